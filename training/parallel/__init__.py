@@ -1,0 +1,1 @@
+"""Where ranks sit (layout, process groups) and the collectives of tensor slicing."""

@@ -1,0 +1,83 @@
+"""Fixtures that several rooms' tests share."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foundation.manifest import write_manifest
+from training.config import TrainConfig
+from training.data.megatron_index import indexed_dataset
+from training.data.prepare import FORMAT
+
+MakeTrainConfig = Callable[..., TrainConfig]
+
+
+def write_token_folder(folder: Path, vocab_size: int, tokens: int = 20_000, seed: int = 0) -> None:
+    """A folder as `mtnlg data prepare` leaves it, of random documents over a small vocabulary."""
+    megatron = indexed_dataset()
+    generator = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    for split, amount in (("train", tokens), ("validation", max(200, tokens // 20))):
+        builder = megatron.IndexedDatasetBuilder(str(folder / f"{split}.bin"), dtype=np.uint16)
+        while amount > 0:
+            length = min(amount, int(generator.integers(5, 200)))
+            # A skewed distribution, so that there is something to learn.
+            document = np.minimum(generator.geometric(8 / vocab_size, length) - 1, vocab_size - 1)
+            builder.add_document(document.tolist(), [length])
+            amount -= length
+        builder.finalize(str(folder / f"{split}.idx"))
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.json").write_text(json.dumps({f"t{i}": i for i in range(vocab_size)}))
+    (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    write_manifest(folder, FORMAT, {"vocab_size": vocab_size}, files)
+
+
+@pytest.fixture(scope="session")
+def token_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared tokens of a vocabulary of 300."""
+    folder = tmp_path_factory.mktemp("tokens") / "data"
+    write_token_folder(folder, 300)
+    return folder
+
+
+@pytest.fixture
+def make_train_config(token_folder: Path, tmp_path: Path) -> MakeTrainConfig:
+    """A training configuration small enough for eight processes on two cores."""
+
+    def make(tp: int = 1, pp: int = 1, dp: int = 1, *, steps: int = 10, name: str = "", **training: Any) -> TrainConfig:
+        sequence, batch = 32, 8
+        return TrainConfig.model_validate(
+            {
+                "model": {
+                    "num_layers": 4,
+                    "hidden_size": 32,
+                    "num_attention_heads": 4,
+                    "sequence_length": sequence,
+                    "vocab_size": 300,
+                },
+                "layout": {"tensor_parallel_size": tp, "pipeline_parallel_size": pp, "data_parallel_size": dp},
+                "data": {"path": str(token_folder)},
+                "optimizer": {
+                    "learning_rate": 1e-2,
+                    "min_learning_rate": 1e-3,
+                    "warmup_tokens": 2 * sequence * batch,
+                    "decay_tokens": 20 * sequence * batch,
+                },
+                "training": {
+                    "train_tokens": steps * sequence * batch,
+                    "global_batch_size": batch,
+                    "micro_batch_size": 2,
+                    "precision": "fp32",
+                    "validation_samples": 4,
+                    **training,
+                },
+                "out": str(tmp_path / (name or f"run-{tp}-{pp}-{dp}")),
+            }
+        )
+
+    return make

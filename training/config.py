@@ -1,0 +1,76 @@
+"""The training configuration: what `mtnlg train FILE.yaml` reads."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from foundation.config import StrictModel
+from training.model.config import ModelConfig
+from training.parallel.layout import Layout
+
+
+class DataConfig(StrictModel):
+    """Token indexes, as `mtnlg data prepare` writes them, and the seed of their order."""
+
+    path: Path = Field(description="folder with train.bin/.idx, validation.bin/.idx and the tokenizer's files")
+    seed: int = 1234
+
+
+class OptimizerConfig(StrictModel):
+    """Adam and its learning rate. The defaults are MT-NLG's (Smith et al. 2022, section 3.1)."""
+
+    learning_rate: float = Field(default=5e-5, gt=0, description="peak")
+    min_learning_rate: float = Field(default=5e-6, ge=0, description="where the cosine ends")
+    warmup_tokens: int = Field(default=1_000_000_000, ge=0, description="linear warm-up")
+    decay_tokens: int = Field(default=340_000_000_000, ge=1, description="end of the cosine, warm-up included")
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0, description="on matrices only")
+    gradient_clipping: float = Field(default=1.0, gt=0, description="largest norm of the whole gradient")
+
+
+class RunConfig(StrictModel):
+    """How long and in what portions to train."""
+
+    train_tokens: int = Field(ge=1)
+    global_batch_size: int = Field(ge=1, description="samples an optimizer step, over all replicas")
+    micro_batch_size: int = Field(default=1, ge=1, description="samples a rank computes at once")
+    precision: Literal["bf16", "fp32"] = Field(default="bf16", description="bf16 keeps fp32 masters and gradients")
+    seed: int = Field(default=1234, description="of the initial weights")
+    log_interval: int = Field(default=1, ge=1, description="steps between lines of metrics.jsonl")
+    validation_interval: int = Field(default=100, ge=1, description="steps between validation losses")
+    validation_samples: int = Field(default=64, ge=1)
+    checkpoint_interval: int = Field(default=1000, ge=1, description="steps between checkpoints; one at the end too")
+
+
+class TrainConfig(StrictModel):
+    """One pretraining run."""
+
+    model: ModelConfig
+    layout: Layout = Layout()
+    data: DataConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: RunConfig
+    out: Path = Field(description="run folder: checkpoints, metrics, the loss curve, the resolved configuration")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one optimizer step consumes."""
+        return self.training.global_batch_size * self.model.sequence_length
+
+    @property
+    def iterations(self) -> int:
+        """Optimizer steps of the whole run."""
+        return -(-self.training.train_tokens // self.tokens_per_step)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that one replica accumulates for a step."""
+        return self.training.global_batch_size // (self.training.micro_batch_size * self.layout.data_parallel_size)
+
+    def check(self) -> None:
+        """Raise UserError when the layout cannot run this model with this batch."""
+        self.layout.check_model(self.model)
+        self.layout.check_batch(self.training.global_batch_size, self.training.micro_batch_size)

@@ -1,0 +1,76 @@
+"""Samples out of a token index, in an order that depends on the seed alone.
+
+A sample is `sequence_length + 1` consecutive tokens; its number is its place in the run, so that the
+position in the data is one integer (consumed samples) and every layout sees the same global batches.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from foundation.errors import UserError
+from training.data.megatron_index import indexed_dataset
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class TokenStream:
+    """The tokens of a Megatron .bin/.idx index as one stream, read through memory mapping."""
+
+    def __init__(self, prefix: Path, sequence_length: int) -> None:
+        if not (prefix.with_name(f"{prefix.name}.idx").is_file() and prefix.with_name(f"{prefix.name}.bin").is_file()):
+            raise UserError(f"no token index at {prefix}.bin and {prefix}.idx; make one with: mtnlg data prepare")
+        self._index = indexed_dataset().IndexedDataset(str(prefix), mmap=True)
+        self._sequence_length = sequence_length
+        tokens = int(self._index.sequence_lengths.sum())
+        self.num_samples = (tokens - 1) // sequence_length
+        if self.num_samples < 1:
+            raise UserError(f"{prefix} holds {tokens} tokens, less than one sample of {sequence_length} + 1")
+
+    def sample(self, number: int) -> npt.NDArray[np.int64]:
+        """Sample `number` of the stream: `sequence_length + 1` token ids."""
+        dtype = self._index.index.dtype
+        start = number * self._sequence_length * np.dtype(dtype).itemsize
+        tokens = self._index.bin_reader.read(dtype=dtype, count=self._sequence_length + 1, offset=start)
+        return tokens.astype(np.int64)  # type: ignore[no-any-return]
+
+
+class SampleOrder:
+    """Which sample of the stream is the run's n-th: every epoch a new permutation."""
+
+    def __init__(self, num_samples: int, seed: int) -> None:
+        self._num_samples = num_samples
+        self._seed = seed
+        self._epoch = -1
+        self._permutation: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def __getitem__(self, number: int) -> int:
+        epoch, position = divmod(number, self._num_samples)
+        if epoch != self._epoch:
+            self._permutation = np.random.default_rng([self._seed, epoch]).permutation(self._num_samples)
+            self._epoch = epoch
+        return int(self._permutation[position])
+
+
+def micro_batches(
+    stream: TokenStream,
+    order: "SampleOrder | list[int]",
+    *,
+    start: int,
+    micro_batch_size: int,
+    replica: int,
+    replicas: int,
+) -> Iterator[Batch]:
+    """This replica's micro-batches from sample number `start` on: (inputs, targets), each [micro batch, sequence].
+
+    Replicas take turns, so that a global batch is the same run of sample numbers in every layout.
+    """
+    first = start + replica * micro_batch_size
+    while True:
+        numbers = range(first, first + micro_batch_size)
+        tokens = torch.from_numpy(np.stack([stream.sample(order[number]) for number in numbers]))
+        yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        first += replicas * micro_batch_size

@@ -1,0 +1,100 @@
+"""`mtnlg train`: checks before anything starts, then this machine's workers, or this one worker."""
+
+import os
+import shutil
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from foundation.config import load_config, write_config
+from foundation.console import error_console
+from foundation.errors import UserError
+from foundation.manifest import read_manifest
+from training.checkpoint import checkpoint_root
+from training.config import TrainConfig
+from training.local_workers import run_local_workers
+from training.model.tensors import parameter_count
+
+
+def train(path: Path, overrides: Sequence[str], *, dry_run: bool = False, restart: bool = False) -> None:
+    """Run the configuration at `path`. Raises UserError before any worker starts when it cannot work."""
+    config = load_config(TrainConfig, path, overrides)
+    config.check()
+    if dry_run:
+        _print_plan(config)
+        return
+    check_data(config)
+    _adopt_slurm(os.environ)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        from training.worker import run_worker
+
+        run_worker(config)
+        return
+    if restart:
+        shutil.rmtree(checkpoint_root(config.out), ignore_errors=True)
+    config.out.mkdir(parents=True, exist_ok=True)
+    write_config(config, config.out / "config.yaml")
+    _print_plan(config)
+    run_local_workers(config)
+
+
+def check_data(config: TrainConfig) -> None:
+    """Raise UserError unless the data folder is complete and fits the model's vocabulary."""
+    manifest = read_manifest(config.data.path)
+    if manifest is None:
+        raise UserError(
+            f"no prepared data at data.path {config.data.path}; make it with: "
+            f"mtnlg data prepare {config.data.path} --data FILE_OR_FOLDER"
+        )
+    if manifest.about["vocab_size"] > config.model.vocab_size:
+        raise UserError(
+            f"{config.data.path} holds ids of a vocabulary of {manifest.about['vocab_size']}, more than "
+            f"model.vocab_size {config.model.vocab_size}"
+        )
+
+
+def _adopt_slurm(environment: MutableMapping[str, str]) -> None:
+    """Under `srun`, give Slurm's variables the names that torchrun and deepspeed use."""
+    if "RANK" in environment or int(environment.get("SLURM_NTASKS", "1")) < 2 or "SLURM_PROCID" not in environment:
+        return
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment["WORLD_SIZE"] = environment["SLURM_NTASKS"]
+    environment["LOCAL_RANK"] = environment["SLURM_LOCALID"]
+    environment.setdefault("MASTER_ADDR", first_slurm_host(environment))
+    environment.setdefault("MASTER_PORT", str(20000 + int(environment["SLURM_JOB_ID"]) % 20000))
+
+
+def first_slurm_host(environment: Mapping[str, str]) -> str:
+    """The first host of a Slurm node list: `node[003-007,012],gpu1` gives `node003`."""
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    prefix, bracket, rest = nodes.partition("[")
+    if not bracket or "," in prefix:
+        return nodes.split(",")[0]
+    inside, _, suffix = rest.partition("]")
+    return prefix + inside.replace("-", ",").split(",")[0] + suffix.split(",")[0]
+
+
+def _print_plan(config: TrainConfig) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    count = parameter_count(config.model, config.layout.tensor_parallel_size)
+    tokens = config.iterations * config.tokens_per_step
+    rows = {
+        "model": f"{config.model.num_layers} layers, hidden {config.model.hidden_size}, "
+        f"{config.model.num_attention_heads} heads, {_readable(count)} parameters",
+        "layout": f"{config.layout}, {config.layout.world_size} ranks",
+        "batch": f"{config.training.global_batch_size} samples of {config.model.sequence_length} tokens, "
+        f"{config.micro_batches} micro-batches of {config.training.micro_batch_size} a replica",
+        "length": f"{config.iterations:,} steps, {_readable(tokens)} tokens, {config.training.precision}",
+        "run folder": str(config.out),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    error_console().print(table)
+
+
+def _readable(number: int) -> str:
+    for unit, scale in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return str(number)

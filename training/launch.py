@@ -26,17 +26,24 @@ def train(path: Path, overrides: Sequence[str], *, dry_run: bool = False, restar
         return
     check_data(config)
     _adopt_slurm(os.environ)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        from training.worker import run_worker
-
-        run_worker(config)
+    rank = os.environ.get("RANK")
+    if rank is None:
+        _open_run(config, restart)
+        run_local_workers(config)
         return
+    if rank == "0":
+        _open_run(config, restart)
+    from training.worker import run_worker
+
+    run_worker(config)
+
+
+def _open_run(config: TrainConfig, restart: bool) -> None:
     if restart:
         shutil.rmtree(checkpoint_root(config.out), ignore_errors=True)
     config.out.mkdir(parents=True, exist_ok=True)
     write_config(config, config.out / "config.yaml")
     _print_plan(config)
-    run_local_workers(config)
 
 
 def check_data(config: TrainConfig) -> None:

@@ -1,0 +1,88 @@
+"""Checkpoints: resuming is the same as never having stopped, and what is torn is passed over."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foundation.errors import UserError
+from foundation.manifest import MANIFEST, check_manifest, read_manifest
+from training.checkpoint import checkpoint_root, newest_checkpoint
+from training.config import TrainConfig
+from training.local_workers import run_local_workers
+from training.metrics import read_metrics
+
+MakeConfig = Callable[..., TrainConfig]
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in read_metrics(run)]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {
+        f"{path.name}:{name}": tensor
+        for path in sorted(folder.glob("layer_*"))
+        for name, tensor in torch.load(path, weights_only=True).items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_resuming_is_bit_identical(make_train_config: MakeConfig, precision: str) -> None:
+    whole = make_train_config(2, 2, 1, steps=6, name="whole", precision=precision, checkpoint_interval=3)
+    run_local_workers(whole)
+    run_local_workers(make_train_config(2, 2, 1, steps=3, name="parts", precision=precision))
+    rest = make_train_config(2, 2, 1, steps=6, name="parts", precision=precision)
+    run_local_workers(rest)
+    assert [line for line in history(rest.out) if "loss" in line] == [
+        line for line in history(whole.out) if "loss" in line
+    ]
+    ours, theirs = (weights(checkpoint_root(run.out) / "step-00000006") for run in (rest, whole))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.slow
+def test_a_torn_or_changed_checkpoint_is_passed_over(make_train_config: MakeConfig) -> None:
+    config = make_train_config(1, 1, 1, steps=3, checkpoint_interval=1)
+    run_local_workers(config)
+    root = checkpoint_root(config.out)
+    assert (root / "latest").read_text() == "step-00000003"
+    newest = newest_checkpoint(config.out)
+    assert newest is not None
+    assert newest[0].name == "step-00000003"
+    assert newest[1].about["consumed_samples"] == 24
+    assert check_manifest(*newest) == []
+    (root / "step-00000003" / MANIFEST).unlink()
+    changed = next((root / "step-00000002").glob("layer_02*"))
+    changed.write_bytes(changed.read_bytes()[:-1] + b"x")
+    newest = newest_checkpoint(config.out)
+    assert newest is not None
+    assert newest[0].name == "step-00000001"
+    run_local_workers(config)
+    assert [line["step"] for line in read_metrics(config.out) if "loss" in line] == [1, 2, 3]
+    shutil.rmtree(root)
+    assert newest_checkpoint(config.out) is None
+
+
+@pytest.mark.slow
+def test_another_layout_or_model_is_refused_by_name(make_train_config: MakeConfig) -> None:
+    run_local_workers(make_train_config(1, 1, 1, steps=1, name="run"))
+    with pytest.raises(UserError, match=r"another layout .pipeline_parallel_size 1 instead of 2"):
+        run_local_workers(make_train_config(1, 2, 1, steps=2, name="run"))
+
+
+@pytest.mark.slow
+def test_the_manifest_lists_every_file(make_train_config: MakeConfig) -> None:
+    config = make_train_config(2, 1, 1, steps=1)
+    run_local_workers(config)
+    folder = checkpoint_root(config.out) / "step-00000001"
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert set(manifest.files) == files - {MANIFEST}
+    assert {"tokenizer/vocab.json", "tokenizer/merges.txt"} < files

@@ -1,0 +1,54 @@
+"""Samples: what they hold, their order, and that replicas share them out."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foundation.errors import UserError
+from training.data.megatron_index import indexed_dataset
+from training.data.samples import SampleOrder, TokenStream, micro_batches
+
+
+def test_a_sample_is_consecutive_tokens_as_megatron_reads_them(token_folder: Path) -> None:
+    theirs = indexed_dataset().IndexedDataset(str(token_folder / "train"))
+    tokens = np.concatenate([theirs[document] for document in range(len(theirs))])
+    stream = TokenStream(token_folder / "train", 32)
+    assert stream.num_samples == (len(tokens) - 1) // 32
+    for number in (0, 1, 77, stream.num_samples - 1):
+        assert stream.sample(number).tolist() == tokens[number * 32 : number * 32 + 33].tolist()
+
+
+def test_every_epoch_is_another_permutation() -> None:
+    order = SampleOrder(50, seed=3)
+    first, second = [[order[epoch * 50 + i] for i in range(50)] for epoch in range(2)]
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    assert [SampleOrder(50, seed=3)[50 + i] for i in range(50)] == second
+    assert [SampleOrder(50, seed=4)[i] for i in range(50)] != first
+
+
+@pytest.mark.parametrize(("replicas", "micro_batch_size"), [(1, 4), (2, 2), (4, 1), (2, 1)])
+def test_replicas_share_a_global_batch_out(token_folder: Path, replicas: int, micro_batch_size: int) -> None:
+    stream = TokenStream(token_folder / "train", 32)
+    order = SampleOrder(stream.num_samples, seed=3)
+    rounds = 8 // (replicas * micro_batch_size)
+    rows: list[torch.Tensor] = []
+    for replica in range(replicas):
+        batches = micro_batches(
+            stream, order, start=24, micro_batch_size=micro_batch_size, replica=replica, replicas=replicas
+        )
+        for inputs, targets in islice(batches, rounds):
+            assert torch.equal(inputs[:, 1:], targets[:, :-1])
+            rows.extend(inputs)
+    expected = [stream.sample(order[number])[:-1].tolist() for number in range(24, 32)]
+    assert sorted(row.tolist() for row in rows) == sorted(expected)
+
+
+def test_a_missing_or_short_index_is_refused(token_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no token index at .*nowhere"):
+        TokenStream(tmp_path / "nowhere", 32)
+    with pytest.raises(UserError, match="less than one sample of 50000"):
+        TokenStream(token_folder / "train", 50_000)

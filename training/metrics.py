@@ -48,6 +48,7 @@ class MetricsFile:
 def draw_curve(run: Path) -> Path:
     """Draw training and validation loss against tokens from metrics.jsonl as `loss.png`."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     metrics = read_metrics(run)
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
@@ -56,6 +57,7 @@ def draw_curve(run: Path) -> Path:
         points = [(line["tokens"], line[key]) for line in metrics if key in line]
         if points:
             axes.plot(*zip(*points, strict=True), label=key.replace("_", " "), **style)
+    axes.xaxis.set_major_formatter(EngFormatter())
     axes.set_xlabel("tokens")
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.3)

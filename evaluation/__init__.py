@@ -1,0 +1,1 @@
+"""Tasks, scoring, and the grid of tasks and numbers of shots."""

@@ -1,0 +1,134 @@
+"""Tokenisation at the join, truncation, packing, and what the backend is asked."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.packing import make_packs, row_tensors
+from foundation.errors import UserError
+
+
+class RecordingBackend:
+    """Remembers what it is asked and scores nothing."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.asked: list[Any] = []
+
+    def score(self, requests: Sequence[Any]) -> Iterator[Any]:
+        from evaluation.scoring import Score, ScoredBatch
+
+        self.asked.extend(requests)
+        yield ScoredBatch({index: Score(0.0, False) for index in range(len(requests))}, tokens_computed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
+
+
+def ask(tokenizer: Any, context: str, continuation: str, max_length: int = 64) -> tuple[list[int], list[int], Any]:
+    """Context and continuation ids that the backend gets for one request, and the usage."""
+    from lm_eval.api.instance import Instance
+
+    from evaluation.scoring import ScoringLM
+
+    backend = RecordingBackend(tokenizer, max_length)
+    model = ScoringLM(backend, lambda count: None)
+    model.loglikelihood([Instance("loglikelihood", {}, (context, continuation), 0)])
+    (request,) = backend.asked
+    return list(request.context), list(request.continuation), model.usage
+
+
+def test_space_at_the_join_belongs_to_the_continuation(tokenizer: Any) -> None:
+    expected = (tokenizer.encode("Answer:"), tokenizer.encode(" yes"))
+    assert ask(tokenizer, "Answer:", " yes")[:2] == expected
+    assert ask(tokenizer, "Answer: ", "yes")[:2] == expected
+
+
+def test_empty_context_is_conditioned_on_the_end_of_text_once(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    assert ask(tokenizer, "", " yes it is")[:2] == ([end], tokenizer.encode(" yes it is"))
+    assert ask(tokenizer, "", "<|endoftext|> yes")[:2] == ([end], tokenizer.encode(" yes"))
+
+
+@pytest.mark.parametrize(("max_length", "kept"), [(9, 6), (6, 4), (3, 1)])
+def test_truncation_cuts_the_context_from_the_left_only(tokenizer: Any, max_length: int, kept: int) -> None:
+    whole, answer = tokenizer.encode("one two three four five six"), tokenizer.encode(" seven eight nine")
+    context, continuation, usage = ask(tokenizer, "one two three four five six", " seven eight nine", max_length)
+    assert continuation == answer
+    assert context == whole[-kept:]
+    assert usage.contexts_cut == (kept < len(whole))
+    assert usage.tokens_asked == kept + len(answer) - 1 <= max_length
+
+
+def test_continuation_longer_than_the_model_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(UserError, match=r"3 tokens long, more than the model's context of 2"):
+        ask(tokenizer, "one two", " seven eight nine", max_length=2)
+
+
+def test_continuation_without_a_token_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(UserError, match="no token of its own"):
+        ask(tokenizer, "one two", "")
+
+
+def test_tasks_that_generate_are_refused(tokenizer: Any) -> None:
+    from evaluation.scoring import ScoringLM
+
+    model = ScoringLM(RecordingBackend(tokenizer, 8), lambda count: None)
+    with pytest.raises(NotImplementedError, match="generate_until"):
+        model.generate_until([])
+    with pytest.raises(NotImplementedError, match="loglikelihood_rolling"):
+        model.loglikelihood_rolling([])
+
+
+token_sequences = st.lists(
+    st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1, max_size=12, unique=True
+)
+
+
+@given(sequences=token_sequences, longest=st.integers(4, 40))
+@settings(deadline=None)
+def test_packs_hold_every_sequence_and_show_each_only_itself(sequences: list[tuple[int, ...]], longest: int) -> None:
+    packs = make_packs(sequences, longest)
+    assert sorted(member for pack in packs for member in pack.members) == list(range(len(sequences)))
+    tokens, positions, mask = row_tensors(packs)
+    for row, pack in enumerate(packs):
+        assert len(pack) <= longest or len(pack.members) == 1
+        for branch, member in enumerate(pack.members):
+            columns = pack.columns(branch, 0, len(sequences[member]))
+            assert tuple(tokens[row, columns].tolist()) == sequences[member]
+            assert positions[row, columns].tolist() == list(range(len(columns)))
+            for place, column in enumerate(columns):
+                assert mask[row, 0, column].nonzero()[:, 0].tolist() == columns[: place + 1]
+
+
+def test_choices_after_one_context_share_its_tokens() -> None:
+    context = tuple(range(20))
+    (pack,) = make_packs([(*context, 50, 51), (*context, 60), (*context, 50, 52)], longest=64)
+    assert pack.prefix == 20
+    assert len(pack) == 20 + 2 + 1 + 2
+
+
+def test_scores_do_not_depend_on_what_else_is_scored(model_folder: Path) -> None:
+    from evaluation.hf_backend import HFBackend
+    from evaluation.scoring import Request
+
+    backend = HFBackend(model_folder, "float32")
+    generator = torch.Generator().manual_seed(3)
+    contexts = [tuple(torch.randint(0, 50257, (length,), generator=generator).tolist()) for length in (1, 5, 30, 62)]
+    requests = [Request(context, answer) for context in contexts for answer in ((5, 6, 7), (5, 9), (8,))]
+    together = {index: score for batch in backend.score(requests) for index, score in batch.scores.items()}
+    for index, request in enumerate(requests):
+        (alone,) = backend.score([request])
+        assert together[index].logprob == pytest.approx(alone.scores[0].logprob, abs=1e-4)
+        assert together[index].is_greedy == alone.scores[0].is_greedy
+    assert alone.tokens_computed == 62

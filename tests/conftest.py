@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foundation.formats import TOKENS
 from foundation.manifest import write_manifest
 from training.config import TrainConfig
 from training.data.megatron_index import indexed_dataset
-from training.data.prepare import FORMAT
 
 MakeTrainConfig = Callable[..., TrainConfig]
 
 
-def write_token_folder(folder: Path, vocab_size: int, tokens: int = 20_000, seed: int = 0) -> None:
+def write_token_folder(folder: Path, vocab_size: int, tokens: int = 100_000, seed: int = 0) -> None:
     """A folder as `mtnlg data prepare` leaves it, of random documents over a small vocabulary."""
     megatron = indexed_dataset()
     generator = np.random.default_rng(seed)
@@ -34,7 +34,7 @@ def write_token_folder(folder: Path, vocab_size: int, tokens: int = 20_000, seed
     (folder / "tokenizer" / "vocab.json").write_text(json.dumps({f"t{i}": i for i in range(vocab_size)}))
     (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
     files = [path for path in folder.rglob("*") if path.is_file()]
-    write_manifest(folder, FORMAT, {"vocab_size": vocab_size}, files)
+    write_manifest(folder, TOKENS, {"vocab_size": vocab_size}, files)
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +49,20 @@ def token_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_train_config(token_folder: Path, tmp_path: Path) -> MakeTrainConfig:
     """A training configuration small enough for eight processes on two cores."""
 
-    def make(tp: int = 1, pp: int = 1, dp: int = 1, *, steps: int = 10, name: str = "", **training: Any) -> TrainConfig:
-        sequence, batch = 32, 8
+    def make(
+        tp: int = 1,
+        pp: int = 1,
+        dp: int = 1,
+        *,
+        steps: int = 10,
+        name: str = "",
+        save_every: int = 1000,
+        keep_last: int = 2,
+        peak: float = 1e-2,
+        batch: int = 8,
+        **training: Any,
+    ) -> TrainConfig:
+        sequence = 32
         return TrainConfig.model_validate(
             {
                 "model": {
@@ -63,8 +75,8 @@ def make_train_config(token_folder: Path, tmp_path: Path) -> MakeTrainConfig:
                 "layout": {"tensor_parallel_size": tp, "pipeline_parallel_size": pp, "data_parallel_size": dp},
                 "data": {"path": str(token_folder)},
                 "optimizer": {
-                    "learning_rate": 1e-2,
-                    "min_learning_rate": 1e-3,
+                    "learning_rate": peak,
+                    "min_learning_rate": peak / 10,
                     "warmup_tokens": 2 * sequence * batch,
                     "decay_tokens": 20 * sequence * batch,
                 },
@@ -76,6 +88,7 @@ def make_train_config(token_folder: Path, tmp_path: Path) -> MakeTrainConfig:
                     "validation_samples": 4,
                     **training,
                 },
+                "checkpoint": {"interval": save_every, "keep_last": keep_last},
                 "out": str(tmp_path / (name or f"run-{tp}-{pp}-{dp}")),
             }
         )

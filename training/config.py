@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from foundation.config import StrictModel
+from foundation.errors import UserError
 from training.model.config import ModelConfig
 from training.parallel.layout import Layout
 
@@ -31,18 +32,35 @@ class OptimizerConfig(StrictModel):
     gradient_clipping: float = Field(default=1.0, gt=0, description="largest norm of the whole gradient")
 
 
+class BatchRamp(StrictModel):
+    """A global batch that grows: from `start` by `increment` to the full size over `tokens`."""
+
+    start: int = Field(ge=1)
+    increment: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+
+
+class CheckpointConfig(StrictModel):
+    """When checkpoints are written and which are kept."""
+
+    interval: int = Field(default=1000, ge=1, description="steps between checkpoints; there is one at the end too")
+    keep_last: int = Field(default=2, ge=1, description="how many of the newest are kept")
+    keep_every: int = Field(default=0, ge=0, description="keep those of steps divisible by this too; 0: none")
+    asynchronous: bool = Field(default=True, description="training goes on while the copy is written")
+
+
 class RunConfig(StrictModel):
     """How long and in what portions to train."""
 
     train_tokens: int = Field(ge=1)
     global_batch_size: int = Field(ge=1, description="samples an optimizer step, over all replicas")
     micro_batch_size: int = Field(default=1, ge=1, description="samples a rank computes at once")
+    batch_ramp: BatchRamp | None = None
     precision: Literal["bf16", "fp32"] = Field(default="bf16", description="bf16 keeps fp32 masters and gradients")
     seed: int = Field(default=1234, description="of the initial weights")
     log_interval: int = Field(default=1, ge=1, description="steps between lines of metrics.jsonl")
     validation_interval: int = Field(default=100, ge=1, description="steps between validation losses")
     validation_samples: int = Field(default=64, ge=1)
-    checkpoint_interval: int = Field(default=1000, ge=1, description="steps between checkpoints; one at the end too")
 
 
 class TrainConfig(StrictModel):
@@ -53,24 +71,20 @@ class TrainConfig(StrictModel):
     data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     training: RunConfig
+    checkpoint: CheckpointConfig = CheckpointConfig()
     out: Path = Field(description="run folder: checkpoints, metrics, the loss curve, the resolved configuration")
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens that one optimizer step consumes."""
-        return self.training.global_batch_size * self.model.sequence_length
-
-    @property
-    def iterations(self) -> int:
-        """Optimizer steps of the whole run."""
-        return -(-self.training.train_tokens // self.tokens_per_step)
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches that one replica accumulates for a step."""
-        return self.training.global_batch_size // (self.training.micro_batch_size * self.layout.data_parallel_size)
 
     def check(self) -> None:
         """Raise UserError when the layout cannot run this model with this batch."""
         self.layout.check_model(self.model)
-        self.layout.check_batch(self.training.global_batch_size, self.training.micro_batch_size)
+        micro_batch_size, ramp = self.training.micro_batch_size, self.training.batch_ramp
+        self.layout.check_batch("training.global_batch_size", self.training.global_batch_size, micro_batch_size)
+        if ramp is not None:
+            self.layout.check_batch("training.batch_ramp.start", ramp.start, micro_batch_size)
+            self.layout.check_batch("training.batch_ramp.increment", ramp.increment, micro_batch_size)
+            growth = self.training.global_batch_size - ramp.start
+            if growth <= 0 or growth % ramp.increment:
+                raise UserError(
+                    f"training.batch_ramp does not reach training.global_batch_size "
+                    f"{self.training.global_batch_size} from {ramp.start} in steps of {ramp.increment}"
+                )

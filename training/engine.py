@@ -1,13 +1,15 @@
 """The GPT under DeepSpeed: pipeline stages, ZeRO-1 over data parallelism, bf16 with fp32 masters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from training.config import OptimizerConfig, TrainConfig
+from training.data.samples import Batch
 from training.model.config import ModelConfig
 from training.model.gpt import LAYER_CLASSES
 from training.model.layers import LayerContext, TransformerBlock, WordEmbedding
@@ -18,15 +20,48 @@ from training.parallel.groups import make_tensor_slice
 from training.parallel.layout import Layout
 
 
-def build_engine(config: TrainConfig, rank: int) -> Any:
-    """DeepSpeed's pipeline engine for this rank. Collective: every rank must call it."""
+class Engine:
+    """This rank's part of the model under DeepSpeed's pipeline engine, and what training asks of it."""
+
+    def __init__(self, deepspeed_engine: Any, tensor_slice: TensorSlice, config: TrainConfig) -> None:
+        self.deepspeed = deepspeed_engine
+        self.tensor_slice = tensor_slice
+        self._batch_size = config.training.global_batch_size
+
+    def train_batch(self, batches: Iterator[Batch], batch_size: int, learning_rate: float) -> float:
+        """One optimizer step on the next `batch_size` samples; the mean loss, on every rank. Collective."""
+        if batch_size != self._batch_size:
+            self.deepspeed.set_train_batch_size(batch_size)
+            self._batch_size = batch_size
+        for group in self.deepspeed.optimizer.param_groups:
+            group["lr"] = learning_rate
+        return float(self.deepspeed.train_batch(data_iter=batches))
+
+    def validation_loss(self, batches: Iterator[Batch], num_micro_batches: int) -> float:
+        """Mean loss over that many micro-batches a replica, without training. Collective."""
+        return float(self.deepspeed.eval_batch(batches, num_micro_batches=num_micro_batches))
+
+    @property
+    def gradient_norm(self) -> float:
+        """Norm of the whole model's gradient at the last step, before clipping."""
+        return float(self.deepspeed.get_global_grad_norm())
+
+    def agree(self, mine: bool) -> bool:
+        """True on every rank when it is true on any. Collective."""
+        flag = torch.tensor([int(mine)], device=self.deepspeed.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+
+def build_engine(config: TrainConfig, rank: int) -> Engine:
+    """The engine of this rank, with initial weights. Collective: every rank must call it."""
     import deepspeed
 
     tensor_slice = make_tensor_slice(config.layout, rank)
     module = _pipeline_module(config, tensor_slice)
     optimizer = build_optimizer(module.parameters(), config.optimizer)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=_deepspeed_config(config))
-    return engine
+    return Engine(engine, tensor_slice, config)
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
@@ -90,7 +125,6 @@ def _deepspeed_config(config: TrainConfig) -> dict[str, Any]:
     return {
         "train_batch_size": config.training.global_batch_size,
         "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
-        "gradient_accumulation_steps": config.micro_batches,
         "gradient_clipping": config.optimizer.gradient_clipping,
         "bf16": {"enabled": config.training.precision == "bf16"},
         "data_types": {"grad_accum_dtype": "fp32"},

@@ -11,10 +11,11 @@ from foundation.config import load_config, write_config
 from foundation.console import error_console
 from foundation.errors import UserError
 from foundation.manifest import read_manifest
-from training.checkpoint import checkpoint_root
+from training.checkpoint.names import checkpoint_root
 from training.config import TrainConfig
 from training.local_workers import run_local_workers
 from training.model.tensors import parameter_count
+from training.schedule import total_steps
 
 
 def train(path: Path, overrides: Sequence[str], *, dry_run: bool = False, restart: bool = False) -> None:
@@ -85,14 +86,17 @@ def first_slurm_host(environment: Mapping[str, str]) -> str:
 def _print_plan(config: TrainConfig) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     count = parameter_count(config.model, config.layout.tensor_parallel_size)
-    tokens = config.iterations * config.tokens_per_step
+    micro_batches = config.training.global_batch_size // (
+        config.training.micro_batch_size * config.layout.data_parallel_size
+    )
     rows = {
         "model": f"{config.model.num_layers} layers, hidden {config.model.hidden_size}, "
         f"{config.model.num_attention_heads} heads, {_readable(count)} parameters",
         "layout": f"{config.layout}, {config.layout.world_size} ranks",
         "batch": f"{config.training.global_batch_size} samples of {config.model.sequence_length} tokens, "
-        f"{config.micro_batches} micro-batches of {config.training.micro_batch_size} a replica",
-        "length": f"{config.iterations:,} steps, {_readable(tokens)} tokens, {config.training.precision}",
+        f"{micro_batches} micro-batches of {config.training.micro_batch_size} a replica",
+        "length": f"{total_steps(config):,} steps, {_readable(config.training.train_tokens)} tokens, "
+        f"{config.training.precision}",
         "run folder": str(config.out),
     }
     for name, value in rows.items():

@@ -6,19 +6,20 @@ import os
 import signal
 import socket
 import sys
-import time
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any
 
 from foundation.errors import UserError
 from training.config import TrainConfig
 
-_STOP_SECONDS = 10.0
+_SETTLE_SECONDS = 1.0
 _SIGNAL_ON_PARENT_DEATH = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
@@ -37,13 +38,14 @@ def run_local_workers(config: TrainConfig) -> None:
         for rank in range(config.layout.world_size)
     ]
     try:
-        for worker in workers:
-            worker.start()
-        failed = _wait(workers)
+        with _sigterm_forwarded_to(workers):
+            for worker in workers:
+                worker.start()
+            failed = _wait(workers)
     finally:
         _stop(workers)
-    if failed is not None:
-        raise UserError(_reason(workers, failed, failures, config.out))
+    if failed:
+        raise UserError(_reason(failed, failures, config.out))
 
 
 def _context() -> BaseContext:
@@ -99,43 +101,54 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_SIGNAL_ON_PARENT_DEATH, signal.SIGKILL)
 
 
-def _wait(workers: list[BaseProcess]) -> BaseProcess | None:
-    """Wait until all ended well, or one did not: that one is returned."""
-    running = {worker.sentinel: worker for worker in workers}
+def _wait(workers: list[BaseProcess]) -> dict[int, int]:
+    """Wait until all ended well, or one did not; then the status of every rank that had ended badly, by rank."""
+    running = {worker.sentinel for worker in workers}
     while running:
-        for sentinel in wait(list(running)):
-            worker = running.pop(_as_int(sentinel))
-            if worker.exitcode != 0:
-                return worker
-    return None
+        running -= {int(str(sentinel)) for sentinel in wait(list(running))}
+        if any(worker.exitcode for worker in workers if worker.sentinel not in running):
+            # Peers of a rank that died fail at once, perhaps before it is seen: let all of them end.
+            wait([worker.sentinel for worker in workers if worker.exitcode is None], timeout=_SETTLE_SECONDS)
+            break
+    return {rank: worker.exitcode for rank, worker in enumerate(workers) if worker.exitcode}
 
 
-def _as_int(sentinel: Any) -> int:
-    return int(sentinel)
+@contextmanager
+def _sigterm_forwarded_to(workers: list[BaseProcess]) -> Iterator[None]:
+    """While open, SIGTERM asks every worker to save and stop."""
+
+    def forward(*_: object) -> None:
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, forward)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _stop(workers: list[BaseProcess]) -> None:
-    alive = [worker for worker in workers if worker.is_alive()]
-    for worker in alive:
-        worker.terminate()
-    deadline = time.monotonic() + _STOP_SECONDS
-    for worker in alive:
-        worker.join(max(0.0, deadline - time.monotonic()))
+    for worker in workers:
         if worker.is_alive():
+            # Not terminate: that asks for a checkpoint, which a job that lost a rank cannot make.
             worker.kill()
             worker.join()
 
 
-def _reason(
-    workers: list[BaseProcess], failed: BaseProcess, failures: "SimpleQueue[tuple[int, str]]", run: Path
-) -> str:
+def _reason(failed: dict[int, int], failures: "SimpleQueue[tuple[int, str]]", run: Path) -> str:
     # A rank that is killed says nothing, and its peers then fail for want of it: name the killed one.
-    for rank, worker in enumerate(workers):
-        if worker.exitcode == -signal.SIGKILL:
-            return (
-                f"rank {rank} was killed (SIGKILL). When nobody did it, the machine ran out of memory: "
-                "lower training.micro_batch_size or slice the model further"
-            )
+    killed = [rank for rank, status in failed.items() if status == -signal.SIGKILL]
+    if killed:
+        return (
+            f"rank {killed[0]} was killed (SIGKILL). When nobody did it, the machine ran out of memory: "
+            "lower training.micro_batch_size or slice the model further"
+        )
     if not failures.empty():
         return failures.get()[1]
-    return f"{failed.name} ended with status {failed.exitcode}; see {run / 'logs'}"
+    rank, status = next(iter(failed.items()))
+    return f"rank {rank} ended with status {status}; see {run / 'logs'}"

@@ -39,8 +39,10 @@ class MetricsFile:
         self._handle.write(json.dumps(values) + "\n")
         self._handle.flush()
 
-    def close(self) -> None:
-        """Flush to the disk and close."""
+    def __enter__(self) -> "MetricsFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         os.fsync(self._handle.fileno())
         self._handle.close()
 

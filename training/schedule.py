@@ -1,8 +1,9 @@
-"""The learning rate as a function of tokens consumed."""
+"""Learning rate and batch size as functions of how much was consumed."""
 
 import math
+from collections.abc import Iterator
 
-from training.config import OptimizerConfig
+from training.config import OptimizerConfig, TrainConfig
 
 
 def learning_rate(optimizer: OptimizerConfig, tokens: int) -> float:
@@ -16,3 +17,29 @@ def learning_rate(optimizer: OptimizerConfig, tokens: int) -> float:
     progress = min(1.0, (tokens - optimizer.warmup_tokens) / decay)
     span = optimizer.learning_rate - optimizer.min_learning_rate
     return optimizer.min_learning_rate + span * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def batch_size(config: TrainConfig, consumed_samples: int) -> int:
+    """Samples of the next step: the ramp's stage that `consumed_samples` lies in, or the full batch.
+
+    MT-NLG went from 32 to 1920 by 32 over 12 B tokens, each size for as many samples (Smith et al. 2022, section 3.1).
+    """
+    full, ramp = config.training.global_batch_size, config.training.batch_ramp
+    if ramp is None:
+        return full
+    increments = (full - ramp.start) // ramp.increment
+    samples_a_stage = ramp.tokens / config.model.sequence_length / increments
+    return min(full, ramp.start + int(consumed_samples / samples_a_stage) * ramp.increment)
+
+
+def batch_sizes(config: TrainConfig, consumed_samples: int = 0) -> Iterator[int]:
+    """The sizes of all steps from a position to the end of the run."""
+    while consumed_samples * config.model.sequence_length < config.training.train_tokens:
+        size = batch_size(config, consumed_samples)
+        yield size
+        consumed_samples += size
+
+
+def total_steps(config: TrainConfig) -> int:
+    """Optimizer steps of the whole run."""
+    return sum(1 for _ in batch_sizes(config))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -57,6 +58,8 @@ def _library_output_in(config: TrainConfig, rank: int) -> Iterator[None]:
     with log.open("ab") as handle:
         os.dup2(handle.fileno(), 1)
     deepspeed_logger.setLevel("WARNING")
+    # Each rank would say once which of torch's collectives DeepSpeed should rename its calls to.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     try:
         yield
     finally:

@@ -12,12 +12,12 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from foundation.console import error_console
 from foundation.errors import UserError
 from foundation.files import building_folder, sha256_file
+from foundation.formats import TOKENS
 from foundation.manifest import Manifest, read_manifest, write_manifest
 from training.data.megatron_index import indexed_dataset
 from training.data.sources import Source, open_source
 from training.data.tokenizer import END_OF_TEXT, TokenizerFiles, find_tokenizer_files, load_tokenizer
 
-FORMAT = "mtnlg-tokens"
 SPLITS = ("train", "validation")
 TOKENIZER_FOLDER = "tokenizer"
 _BATCH_DOCUMENTS = 256
@@ -54,7 +54,7 @@ def prepare(
     with building_folder(out) as folder:
         counts, vocab_size = _write_splits(folder, sources, files, validation_percent, seed, max_documents)
         about = {"vocab_size": vocab_size, "splits": counts, "inputs": inputs}
-        manifest = write_manifest(folder, FORMAT, about, [p for p in folder.rglob("*") if p.is_file()])
+        manifest = write_manifest(folder, TOKENS, about, [p for p in folder.rglob("*") if p.is_file()])
     for split, count in counts.items():
         error_console().print(f"{out / split}: {count['documents']:,} documents, {count['tokens']:,} tokens")
     return manifest

@@ -64,15 +64,14 @@ class Layout(StrictModel):
                 f"layers, and a stage without a layer would hang; use at most {model.num_layers}"
             )
 
-    def check_batch(self, global_batch_size: int, micro_batch_size: int) -> None:
-        """Raise UserError when the global batch is not a whole number of micro-batches on every replica."""
+    def check_batch(self, key: str, batch_size: int, micro_batch_size: int) -> None:
+        """Raise UserError when a batch is not a whole number of micro-batches on every replica."""
         multiple = micro_batch_size * self.data_parallel_size
-        if global_batch_size % multiple:
-            nearest = max(1, round(global_batch_size / multiple)) * multiple
+        if batch_size % multiple:
+            nearest = max(1, round(batch_size / multiple)) * multiple
             raise UserError(
-                f"training.global_batch_size {global_batch_size} is not divisible by "
-                f"training.micro_batch_size {micro_batch_size} x layout.data_parallel_size {self.data_parallel_size}; "
-                f"the nearest that is: {nearest}"
+                f"{key} {batch_size} is not divisible by training.micro_batch_size {micro_batch_size} x "
+                f"layout.data_parallel_size {self.data_parallel_size}; the nearest that is: {nearest}"
             )
 
 

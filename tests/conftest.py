@@ -1,6 +1,5 @@
 """Fixtures that several rooms' tests share."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from foundation.formats import TOKENS
 from foundation.manifest import write_manifest
+from tests.conversion.training_checkpoint import write_byte_tokenizer
 from training.config import TrainConfig
 from training.data.megatron_index import indexed_dataset
 
@@ -25,14 +25,16 @@ def write_token_folder(folder: Path, vocab_size: int, tokens: int = 100_000, see
         builder = megatron.IndexedDatasetBuilder(str(folder / f"{split}.bin"), dtype=np.uint16)
         while amount > 0:
             length = min(amount, int(generator.integers(5, 200)))
-            # A skewed distribution, so that there is something to learn.
+            # Something to learn: skewed first tokens, each mostly followed by the next number.
             document = np.minimum(generator.geometric(8 / vocab_size, length) - 1, vocab_size - 1)
+            for place in range(1, length):
+                if generator.random() < 0.7:
+                    document[place] = (document[place - 1] + 1) % vocab_size
             builder.add_document(document.tolist(), [length])
             amount -= length
         builder.finalize(str(folder / f"{split}.idx"))
     (folder / "tokenizer").mkdir()
-    (folder / "tokenizer" / "vocab.json").write_text(json.dumps({f"t{i}": i for i in range(vocab_size)}))
-    (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
+    write_byte_tokenizer(folder / "tokenizer")
     files = [path for path in folder.rglob("*") if path.is_file()]
     write_manifest(folder, TOKENS, {"vocab_size": vocab_size}, files)
 

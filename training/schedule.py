@@ -22,14 +22,20 @@ def learning_rate(optimizer: OptimizerConfig, tokens: int) -> float:
 def batch_size(config: TrainConfig, consumed_samples: int) -> int:
     """Samples of the next step: the ramp's stage that `consumed_samples` lies in, or the full batch.
 
-    MT-NLG went from 32 to 1920 by 32 over 12 B tokens, each size for as many samples (Smith et al. 2022, section 3.1).
+    MT-NLG went from 32 to 1920 by 32 over 12 B tokens (Smith et al. 2022, section 3.1): 59 sizes, each for the
+    whole number of steps nearest to an equal share of the ramp's samples, 14 472 steps in all.
     """
     full, ramp = config.training.global_batch_size, config.training.batch_ramp
     if ramp is None:
         return full
-    increments = (full - ramp.start) // ramp.increment
-    samples_a_stage = ramp.tokens / config.model.sequence_length / increments
-    return min(full, ramp.start + int(consumed_samples / samples_a_stage) * ramp.increment)
+    sizes = range(ramp.start, full, ramp.increment)
+    share = ramp.tokens / config.model.sequence_length / len(sizes)
+    end = 0
+    for size in sizes:
+        end += max(1, round(share / size)) * size
+        if consumed_samples < end:
+            return size
+    return full
 
 
 def batch_sizes(config: TrainConfig, consumed_samples: int = 0) -> Iterator[int]:

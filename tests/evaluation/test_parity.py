@@ -1,10 +1,7 @@
 """Our scores against lm-eval's own model class on lm-eval's own tasks."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -23,14 +20,9 @@ SEED = 7
 @pytest.fixture(scope="module")
 def reference_model(model_folder: Path) -> Any:
     """lm-eval's HFLM around the tiny model."""
+    from lm_eval.models.huggingface import HFLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with pytest.MonkeyPatch.context() as patch:
-        # It imports accelerate to place models on several devices, which one that is given a model never does.
-        if importlib.util.find_spec("accelerate") is None:
-            for name in ("accelerate", "accelerate.utils"):
-                patch.setitem(sys.modules, name, MagicMock())
-        from lm_eval.models.huggingface import HFLM
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype="float32")
     return HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(model_folder), batch_size=3)
 

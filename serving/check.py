@@ -13,6 +13,7 @@ _READY_SECONDS = 900.0
 _POLL_SECONDS = 0.25
 _REQUEST_SECONDS = 300.0
 _MAX_TOKENS = 48
+_TEMPERATURE = 0.8  # a small model repeats itself at 0
 
 
 async def check_server(url: str, model: str, prompt: str, api_key: str | None = None) -> int:
@@ -51,7 +52,14 @@ async def _wait_until_ready(client: httpx.AsyncClient) -> None:
 
 async def _stream(client: httpx.AsyncClient, model: str, prompt: str) -> AsyncIterator[str]:
     """Pieces of text from server-sent events, up to [DONE]."""
-    body = {"model": model, "prompt": prompt, "max_tokens": _MAX_TOKENS, "temperature": 0, "stream": True}
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": _MAX_TOKENS,
+        "temperature": _TEMPERATURE,
+        "seed": 0,
+        "stream": True,
+    }
     async with client.stream("POST", "/v1/completions", json=body) as response:
         if response.status_code != httpx.codes.OK:
             text = (await response.aread()).decode("utf-8", "replace")

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from foundation.formats import TRAINING
 from foundation.manifest import write_manifest
+from foundation.tokenizer import END_OF_TEXT
 from training.checkpoint.names import weights_file
-from training.data.tokenizer import END_OF_TEXT
 from training.model.config import ModelConfig
 from training.model.slicing import take_slice
 from training.model.tensors import layer_kinds, layer_tensors

@@ -14,9 +14,9 @@ from foundation.errors import UserError
 from foundation.files import building_folder, sha256_file
 from foundation.formats import TOKENS
 from foundation.manifest import Manifest, read_manifest, write_manifest
+from foundation.tokenizer import END_OF_TEXT, TokenizerFiles, find_tokenizer_files, load_tokenizer
 from training.data.megatron_index import indexed_dataset
 from training.data.sources import Source, open_source
-from training.data.tokenizer import END_OF_TEXT, TokenizerFiles, find_tokenizer_files, load_tokenizer
 
 SPLITS = ("train", "validation")
 TOKENIZER_FOLDER = "tokenizer"

@@ -9,9 +9,9 @@ from transformers import GPT2Tokenizer
 
 from foundation.errors import UserError
 from foundation.manifest import MANIFEST, check_manifest, read_manifest
+from foundation.tokenizer import find_tokenizer_files, load_tokenizer
 from training.data.megatron_index import indexed_dataset
 from training.data.prepare import prepare
-from training.data.tokenizer import find_tokenizer_files, load_tokenizer
 
 TEXTS = [f"Document {number}: naïve café — “quotes”, 3.14,\n\n\tdef f(x): return x**{number}" for number in range(200)]
 

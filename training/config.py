@@ -3,19 +3,38 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from foundation.config import StrictModel
 from foundation.errors import UserError
-from training.model.config import ModelConfig
+from training.model.config import ModelConfig, Recomputation
 from training.parallel.layout import Layout
+
+
+class SourceConfig(StrictModel):
+    """One source of a blend."""
+
+    path: Path = Field(description="folder with train.bin/.idx, validation.bin/.idx and the tokenizer's files")
+    weight: float = Field(default=1.0, gt=0, description="its share of the samples, relative to the others'")
 
 
 class DataConfig(StrictModel):
     """Token indexes, as `mtnlg data prepare` writes them, and the seed of their order."""
 
-    path: Path = Field(description="folder with train.bin/.idx, validation.bin/.idx and the tokenizer's files")
+    path: Path | None = Field(default=None, description="the one source")
+    blend: tuple[SourceConfig, ...] = Field(default=(), description="or several, by weight")
     seed: int = 1234
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> "DataConfig":
+        if (self.path is None) == (not self.blend):
+            raise ValueError("give either path, a folder of mtnlg data prepare, or blend, a list of path and weight")
+        return self
+
+    @property
+    def sources(self) -> tuple[SourceConfig, ...]:
+        """All sources; the first one's tokenizer is the run's."""
+        return self.blend if self.path is None else (SourceConfig(path=self.path),)
 
 
 class OptimizerConfig(StrictModel):
@@ -49,6 +68,17 @@ class CheckpointConfig(StrictModel):
     asynchronous: bool = Field(default=True, description="training goes on while the copy is written")
 
 
+class HealthConfig(StrictModel):
+    """When a run that goes wrong is stopped or set back."""
+
+    hang_timeout_seconds: float = Field(default=900.0, gt=0, description="no step for so long ends the job")
+    max_skipped_steps: int = Field(default=20, ge=1, description="non-finite gradients in a row that end the job")
+    spike_threshold: float | None = Field(default=None, gt=0, description="nats above the recent mean; none: never")
+    spike_window: int = Field(default=50, ge=1, description="steps in the recent mean")
+    on_spike: Literal["stop", "rollback"] = "rollback"
+    max_rollbacks: int = Field(default=3, ge=0)
+
+
 class RunConfig(StrictModel):
     """How long and in what portions to train."""
 
@@ -57,7 +87,10 @@ class RunConfig(StrictModel):
     micro_batch_size: int = Field(default=1, ge=1, description="samples a rank computes at once")
     batch_ramp: BatchRamp | None = None
     precision: Literal["bf16", "fp32"] = Field(default="bf16", description="bf16 keeps fp32 masters and gradients")
-    seed: int = Field(default=1234, description="of the initial weights")
+    recomputation: Recomputation = Field(
+        default="none", description="what backward computes again rather than keeps: core attention, or all of a block"
+    )
+    seed: int = Field(default=1234, description="of the initial weights and of dropout")
     log_interval: int = Field(default=1, ge=1, description="steps between lines of metrics.jsonl")
     validation_interval: int = Field(default=100, ge=1, description="steps between validation losses")
     validation_samples: int = Field(default=64, ge=1)
@@ -72,6 +105,7 @@ class TrainConfig(StrictModel):
     optimizer: OptimizerConfig = OptimizerConfig()
     training: RunConfig
     checkpoint: CheckpointConfig = CheckpointConfig()
+    health: HealthConfig = HealthConfig()
     out: Path = Field(description="run folder: checkpoints, metrics, the loss curve, the resolved configuration")
 
     def check(self) -> None:

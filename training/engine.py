@@ -11,9 +11,10 @@ from torch import nn
 from training.config import OptimizerConfig, TrainConfig
 from training.data.samples import Batch
 from training.model.config import ModelConfig
+from training.model.dropout import SampleClock
 from training.model.gpt import LAYER_CLASSES
 from training.model.layers import LayerContext, TransformerBlock, WordEmbedding
-from training.model.loss import sliced_cross_entropy
+from training.model.loss import head_loss
 from training.model.tensors import LayerKind, layer_kinds
 from training.parallel.collectives import TensorSlice
 from training.parallel.groups import make_tensor_slice
@@ -23,13 +24,20 @@ from training.parallel.layout import Layout
 class Engine:
     """This rank's part of the model under DeepSpeed's pipeline engine, and what training asks of it."""
 
-    def __init__(self, deepspeed_engine: Any, tensor_slice: TensorSlice, config: TrainConfig) -> None:
+    def __init__(
+        self, deepspeed_engine: Any, tensor_slice: TensorSlice, clock: SampleClock, config: TrainConfig
+    ) -> None:
         self.deepspeed = deepspeed_engine
         self.tensor_slice = tensor_slice
+        self._clock = clock
         self._batch_size = config.training.global_batch_size
 
-    def train_batch(self, batches: Iterator[Batch], batch_size: int, learning_rate: float) -> float:
-        """One optimizer step on the next `batch_size` samples; the mean loss, on every rank. Collective."""
+    def train_batch(self, batches: Iterator[Batch], batch_size: int, learning_rate: float, first_sample: int) -> float:
+        """One optimizer step on the next `batch_size` samples; the mean loss, on every rank. Collective.
+
+        `first_sample` is the number in the run of the first of them, which dropout depends on.
+        """
+        self._clock.start_step(first_sample)
         if batch_size != self._batch_size:
             self.deepspeed.set_train_batch_size(batch_size)
             self._batch_size = batch_size
@@ -40,6 +48,11 @@ class Engine:
     def validation_loss(self, batches: Iterator[Batch], num_micro_batches: int) -> float:
         """Mean loss over that many micro-batches a replica, without training. Collective."""
         return float(self.deepspeed.eval_batch(batches, num_micro_batches=num_micro_batches))
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the last step's gradient was not finite, so that the weights were left alone."""
+        return bool(getattr(self.deepspeed.optimizer, "overflow", False))
 
     @property
     def gradient_norm(self) -> float:
@@ -58,10 +71,16 @@ def build_engine(config: TrainConfig, rank: int) -> Engine:
     import deepspeed
 
     tensor_slice = make_tensor_slice(config.layout, rank)
-    module = _pipeline_module(config, tensor_slice)
+    clock = SampleClock(
+        config.training.micro_batch_size, config.layout.coordinate(rank).data, config.layout.data_parallel_size
+    )
+    module = _pipeline_module(config, tensor_slice, clock)
     optimizer = build_optimizer(module.parameters(), config.optimizer)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=_deepspeed_config(config))
-    return Engine(engine, tensor_slice, config)
+    if config.training.precision == "bf16" and config.layout.data_parallel_size == 1:
+        # DeepSpeed would flatten all gradients, reduce them over this one replica, and copy them back.
+        engine.pipeline_enable_backward_allreduce = False
+    return Engine(engine, tensor_slice, clock, config)
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
@@ -76,13 +95,15 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
     )
 
 
-def _pipeline_module(config: TrainConfig, tensor_slice: TensorSlice) -> Any:
-    from deepspeed.pipe import PipelineModule
+def _pipeline_module(config: TrainConfig, tensor_slice: TensorSlice, clock: SampleClock) -> Any:
+    from training.parallel.pipeline import SlicedPipeline
 
-    context = LayerContext(config.model, config.training.seed, tensor_slice)
+    context = LayerContext(config.model, config.training.seed, tensor_slice, config.training.recomputation, clock)
     # DeepSpeed broadcasts tied weights while it builds, which autograd must not see.
     with torch.no_grad():
-        return PipelineModule(
+        return SlicedPipeline(
+            tensor_slice=tensor_slice,
+            before_micro_batch=clock.next_micro_batch,
             layers=_layer_specs(context),
             topology=_topology(config.layout),
             loss_fn=partial(_loss, model=config.model, tensor_slice=tensor_slice),
@@ -98,7 +119,7 @@ def _layer_specs(context: LayerContext) -> list[Any]:
             return TiedLayerSpec("embedding", WordEmbedding, context, number)
         if kind is LayerKind.HEAD:
             # DeepSpeed sums a tied tensor's gradients over its stages; it builds the embedding there again.
-            return TiedLayerSpec("embedding", WordEmbedding, context, 0, forward_fn=WordEmbedding.logits)
+            return TiedLayerSpec("embedding", WordEmbedding, context, 0, forward_fn=_head)
         return LayerSpec(LAYER_CLASSES[kind], context, number)
 
     return [spec(number, kind) for number, kind in enumerate(layer_kinds(context.model))]
@@ -114,10 +135,15 @@ def _topology(layout: Layout) -> Any:
     )
 
 
+def _head(embedding: WordEmbedding, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # The loss computes the logits. A view, for DeepSpeed leaves hooks on what a stage returns.
+    return hidden, embedding.weight.view_as(embedding.weight)
+
+
 def _loss(
-    slice_logits: torch.Tensor, targets: torch.Tensor, *, model: ModelConfig, tensor_slice: TensorSlice
+    head: tuple[torch.Tensor, torch.Tensor], targets: torch.Tensor, *, model: ModelConfig, tensor_slice: TensorSlice
 ) -> torch.Tensor:
-    return sliced_cross_entropy(slice_logits, targets, model, tensor_slice)
+    return head_loss(*head, targets, model, tensor_slice)
 
 
 def _deepspeed_config(config: TrainConfig) -> dict[str, Any]:
@@ -126,7 +152,8 @@ def _deepspeed_config(config: TrainConfig) -> dict[str, Any]:
         "train_batch_size": config.training.global_batch_size,
         "train_micro_batch_size_per_gpu": config.training.micro_batch_size,
         "gradient_clipping": config.optimizer.gradient_clipping,
-        "bf16": {"enabled": config.training.precision == "bf16"},
+        # A gradient is added to its fp32 sum, and freed, as soon as backward has made it.
+        "bf16": {"enabled": config.training.precision == "bf16", "immediate_grad_update": True},
         "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": {"stage": 1},
         "zero_allow_untested_optimizer": True,

@@ -13,6 +13,7 @@ from foundation.errors import UserError
 from foundation.manifest import read_manifest
 from training.checkpoint.names import checkpoint_root
 from training.config import TrainConfig
+from training.data.prepare import TOKENIZER_FOLDER
 from training.local_workers import run_local_workers
 from training.model.tensors import parameter_count
 from training.schedule import total_steps
@@ -48,18 +49,23 @@ def _open_run(config: TrainConfig, restart: bool) -> None:
 
 
 def check_data(config: TrainConfig) -> None:
-    """Raise UserError unless the data folder is complete and fits the model's vocabulary."""
-    manifest = read_manifest(config.data.path)
-    if manifest is None:
-        raise UserError(
-            f"no prepared data at data.path {config.data.path}; make it with: "
-            f"mtnlg data prepare {config.data.path} --data FILE_OR_FOLDER"
-        )
-    if manifest.about["vocab_size"] > config.model.vocab_size:
-        raise UserError(
-            f"{config.data.path} holds ids of a vocabulary of {manifest.about['vocab_size']}, more than "
-            f"model.vocab_size {config.model.vocab_size}"
-        )
+    """Raise UserError unless every source is complete, fits the model's vocabulary, and has the same tokenizer."""
+    tokenizers = set()
+    for source in config.data.sources:
+        manifest = read_manifest(source.path)
+        if manifest is None:
+            raise UserError(
+                f"no prepared data at {source.path}; make it with: "
+                f"mtnlg data prepare {source.path} --data FILE_OR_FOLDER"
+            )
+        if manifest.about["vocab_size"] > config.model.vocab_size:
+            raise UserError(
+                f"{source.path} holds ids of a vocabulary of {manifest.about['vocab_size']}, more than "
+                f"model.vocab_size {config.model.vocab_size}"
+            )
+        tokenizers.add(manifest.files[f"{TOKENIZER_FOLDER}/vocab.json"].sha256)
+        if len(tokenizers) > 1:
+            raise UserError(f"{source.path} was tokenised with another vocabulary than the sources before it")
 
 
 def _adopt_slurm(environment: MutableMapping[str, str]) -> None:

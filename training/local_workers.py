@@ -18,6 +18,7 @@ from pathlib import Path
 
 from foundation.errors import UserError
 from training.config import TrainConfig
+from training.watchdog import EXIT_HUNG, hang_report
 
 _SETTLE_SECONDS = 1.0
 _SIGNAL_ON_PARENT_DEATH = 1  # PR_SET_PDEATHSIG, linux/prctl.h
@@ -148,6 +149,8 @@ def _reason(failed: dict[int, int], failures: "SimpleQueue[tuple[int, str]]", ru
             f"rank {killed[0]} was killed (SIGKILL). When nobody did it, the machine ran out of memory: "
             "lower training.micro_batch_size or slice the model further"
         )
+    if EXIT_HUNG in failed.values() and hang_report(run).is_file():
+        return hang_report(run).read_text(encoding="utf-8")
     if not failures.empty():
         return failures.get()[1]
     rank, status = next(iter(failed.items()))

@@ -3,22 +3,20 @@
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 
+from foundation.errors import UserError
 from training.checkpoint.saver import CheckpointSaver
 from training.config import TrainConfig
-from training.data.samples import Batch, SampleOrder, TokenStream, micro_batches
+from training.data.blend import num_validation_samples, training_samples, validation_samples
+from training.data.prefetch import Prefetcher
+from training.data.samples import Batch, Samples, micro_batches
 from training.engine import Engine
+from training.health import HealthMonitor, StepOutcome, Verdict
 from training.metrics import MetricsFile, StepReporter
-from training.schedule import batch_sizes, learning_rate, total_steps
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a run is."""
-
-    step: int
-    consumed_samples: int
+from training.resume import Position, resume
+from training.schedule import batch_size, learning_rate, total_steps
+from training.watchdog import Watchdog
 
 
 class TrainingLoop:
@@ -38,78 +36,132 @@ class TrainingLoop:
         self._metrics = metrics
         self._reporter = reporter
         self._saver = CheckpointSaver(engine.deepspeed, config, rank, self._note)
-        self._train = TokenStream(config.data.path / "train", config.model.sequence_length)
-        self._validation = TokenStream(config.data.path / "validation", config.model.sequence_length)
+        self._health = HealthMonitor(config.health)
+        self._watchdog = Watchdog(config.out, rank, config.layout.world_size, config.health.hang_timeout_seconds)
+        self._samples = training_samples(config, build=False)
+        self._validation_count = self._round_to_replicas(num_validation_samples(config))
         self._asked_to_stop = False
 
     def run(self, position: Position) -> None:
         """Train from `position` to the end, or to the step at which a rank was sent SIGTERM. Collective."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        last = total_steps(self._config)
+        with self._watchdog:
+            if position.step == 0:
+                self._validate(position)
+            stopping = False
+            while position.step < last and not stopping:
+                with self._batches_from(position) as batches:
+                    position, stopping = self._train(position, last, batches)
+            self._watchdog.enter("save", position.step)
+            self._saver.wait()
+        if stopping:
+            self._note(f"stopped at step {position.step} of {last} as asked; the same command continues")
+
+    def _train(self, position: Position, last: int, batches: Prefetcher[Batch]) -> tuple[Position, bool]:
+        """Steps until the end, a roll-back or a stop; the position then, and whether to stop."""
         config = self._config
-        order = SampleOrder(self._train.num_samples, config.data.seed)
-        batches = self._batches(self._train, order, start=position.consumed_samples)
-        last = total_steps(config)
-        if position.step == 0:
-            self._validate(position)
-        for size in batch_sizes(config, position.consumed_samples):
-            position = Position(position.step + 1, position.consumed_samples + size)
-            self._step(position, size, batches)
-            ending = position.step == last or self._engine.agree(self._asked_to_stop)
+        while position.step < last:
+            position, outcome = self._step(position, batches)
+            verdict, line = self._health.judge(outcome)
+            if line is not None:
+                self._note(line)
+            if verdict is Verdict.ROLL_BACK:
+                return self._roll_back(outcome), False
+            stopping = self._engine.agree(self._asked_to_stop)
+            ending = stopping or position.step == last
             if ending or position.step % config.training.validation_interval == 0:
                 self._validate(position)
             if ending or position.step % config.checkpoint.interval == 0:
                 self._save(position)
-            if ending:
-                break
-        self._saver.wait()
-        if position.step < last:
-            self._note(f"stopped at step {position.step} of {last} as asked; the same command continues")
+            if stopping:
+                return position, position.step < last
+        return position, False
 
-    def _step(self, position: Position, size: int, batches: Iterator[Batch]) -> None:
-        tokens = self._tokens(position)
-        rate = learning_rate(self._config.optimizer, tokens)
-        started = time.perf_counter()
-        loss = self._engine.train_batch(batches, size, rate)
-        speed = size * self._config.model.sequence_length / (time.perf_counter() - started)
-        if self._metrics is not None and position.step % self._config.training.log_interval == 0:
+    def _step(self, position: Position, batches: Prefetcher[Batch]) -> tuple[Position, StepOutcome]:
+        size = batch_size(self._config, position.consumed_samples)
+        after = position.after(size)
+        rate = learning_rate(self._config.optimizer, self._tokens(after))
+        self._watchdog.enter("step", after.step)
+        waited, started = batches.waited_seconds, time.perf_counter()
+        loss = self._engine.train_batch(batches, size, rate, position.next_sample)
+        seconds = time.perf_counter() - started
+        speed = size * self._config.model.sequence_length / seconds
+        if self._metrics is not None and after.step % self._config.training.log_interval == 0:
             self._metrics.write(
-                step=position.step,
-                tokens=tokens,
+                step=after.step,
+                tokens=self._tokens(after),
                 loss=loss,
                 learning_rate=rate,
                 batch_size=size,
                 gradient_norm=self._engine.gradient_norm,
                 tokens_per_second=speed,
+                data_wait_share=(batches.waited_seconds - waited) / seconds,
             )
         if self._reporter is not None:
-            self._reporter.step(position.step, loss=loss, learning_rate=rate, tokens_per_second=speed)
+            self._reporter.step(after.step, loss=loss, learning_rate=rate, tokens_per_second=speed)
+        outcome = StepOutcome(
+            after.step, loss, self._engine.skipped, first_sample=position.next_sample, last_sample=after.next_sample
+        )
+        return after, outcome
+
+    def _roll_back(self, outcome: StepOutcome) -> Position:
+        """Load the newest checkpoint, and continue behind the samples of the bad step."""
+        self._watchdog.enter("roll back", outcome.step)
+        self._saver.wait()
+        position, notes = resume(self._config, self._engine)
+        if position is None:
+            raise UserError(f"{outcome}: loss spike, and there is no checkpoint to roll back to")
+        for note in notes:
+            self._note(note)
+        if self._metrics is not None:
+            self._metrics.rewind(position.step)
+        skipped = outcome.last_sample - position.consumed_samples
+        return Position(position.step, position.consumed_samples, skipped)
 
     def _validate(self, position: Position) -> None:
-        """Mean loss on samples spread evenly over the validation stream, the same ones every time."""
-        per_round = self._config.training.micro_batch_size * self._config.layout.data_parallel_size
-        wanted = min(self._config.training.validation_samples, self._validation.num_samples)
-        rounds = max(1, wanted // per_round)
-        count = rounds * per_round
-        order = [index * self._validation.num_samples // count for index in range(count)]
-        loss = self._engine.validation_loss(self._batches(self._validation, order, start=0), rounds)
+        """Mean loss on samples spread evenly over the validation data, the same ones every time."""
+        self._watchdog.enter("validate", position.step)
+        samples = validation_samples(self._config, self._validation_count)
+        rounds = self._validation_count // self._round_size
+        loss = self._engine.validation_loss(self._micro_batches(samples, start=0), rounds)
         if self._metrics is not None:
             self._metrics.write(step=position.step, tokens=self._tokens(position), validation_loss=loss)
         self._note(f"step {position.step}: validation loss {loss:.3f}")
 
     def _save(self, position: Position) -> None:
-        stall = self._saver.save(position.step, {"consumed_samples": position.consumed_samples})
+        self._watchdog.enter("save", position.step)
+        stall = self._saver.save(
+            position.step,
+            {"consumed_samples": position.consumed_samples, "skipped_samples": position.skipped_samples},
+        )
         if self._metrics is not None:
             self._metrics.write(step=position.step, tokens=self._tokens(position), checkpoint_stall_seconds=stall)
 
-    def _batches(self, stream: TokenStream, order: SampleOrder | list[int], start: int) -> Iterator[Batch]:
+    @contextmanager
+    def _batches_from(self, position: Position) -> Iterator[Prefetcher[Batch]]:
+        batches = Prefetcher(self._micro_batches(self._samples, position.next_sample))
+        try:
+            yield batches
+        finally:
+            batches.close()
+
+    def _micro_batches(self, samples: Samples, start: int) -> Iterator[Batch]:
         return micro_batches(
-            stream,
-            order,
+            samples,
             start=start,
             micro_batch_size=self._config.training.micro_batch_size,
             replica=self._replica,
             replicas=self._config.layout.data_parallel_size,
         )
+
+    @property
+    def _round_size(self) -> int:
+        return self._config.training.micro_batch_size * self._config.layout.data_parallel_size
+
+    def _round_to_replicas(self, available: int) -> int:
+        wanted = min(self._config.training.validation_samples, available)
+        return max(1, wanted // self._round_size) * self._round_size
 
     def _tokens(self, position: Position) -> int:
         return position.consumed_samples * self._config.model.sequence_length

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -30,9 +30,18 @@ class MetricsFile:
     """Appends to metrics.jsonl, a line an event, after dropping what lies beyond the resumed step."""
 
     def __init__(self, run: Path, resumed_step: int) -> None:
-        kept = [line for line in read_metrics(run) if line["step"] <= resumed_step]
-        write_text(run / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept))
-        self._handle = (run / METRICS_FILE).open("a", encoding="utf-8")
+        self._run = run
+        self._handle = self._open_after(resumed_step)
+
+    def rewind(self, step: int) -> None:
+        """Drop what lies beyond `step`: the run was rolled back to it."""
+        self._handle.close()
+        self._handle = self._open_after(step)
+
+    def _open_after(self, step: int) -> TextIO:
+        kept = [line for line in read_metrics(self._run) if line["step"] <= step]
+        write_text(self._run / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept))
+        return (self._run / METRICS_FILE).open("a", encoding="utf-8")
 
     def write(self, **values: float) -> None:
         """Append one line, at once visible to readers."""

@@ -1,6 +1,7 @@
 """Starting: on one machine, under torchrun, deepspeed and Slurm; and what is refused before or after."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,12 @@ def config_file(config: TrainConfig, folder: Path) -> Path:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
     return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +71,27 @@ def test_it_runs_unchanged_under_other_launchers(launcher: str, make_train_confi
 
 
 @pytest.mark.slow
+def test_two_nodes_rendezvous_and_train(make_train_config: MakeConfig, tmp_path: Path) -> None:
+    alone, together = (make_train_config(1, 2, 1, steps=2, name=name) for name in ("alone", "together"))
+    run_local_workers(alone)
+    path, port = config_file(together, tmp_path), free_port()
+    agents = [
+        subprocess.Popen(
+            [str(BIN / "torchrun"), "--nnodes=2", "--nproc-per-node=1", f"--node-rank={node}", "--rdzv-backend=c10d",
+             f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=mtnlg", "--local-addr=127.0.0.1", "--no-python",
+             str(BIN / "mtnlg"), "train", str(path)],
+            env={**os.environ, "DS_ACCELERATOR": "cpu"},
+            stderr=subprocess.PIPE,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    errors = [agent.communicate(timeout=300)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], errors
+    ours = [line["loss"] for line in read_metrics(together.out) if "loss" in line]
+    assert ours == [line["loss"] for line in read_metrics(alone.out) if "loss" in line]
+
+
+@pytest.mark.slow
 def test_it_runs_unchanged_under_slurm_s_variables(make_train_config: MakeConfig, tmp_path: Path) -> None:
     config = make_train_config(1, 1, 2, steps=2)
     path = config_file(config, tmp_path)
@@ -95,7 +123,7 @@ def test_slurm_s_first_host(nodes: str, host: str) -> None:
         ("layout.tensor_parallel_size=3", "does not divide the model's 4 attention heads; sizes that do: 1, 2, 4"),
         ("layout.pipeline_parallel_size=5", "a stage without a layer would hang; use at most 4"),
         ("training.global_batch_size=7", "not divisible by training.micro_batch_size 2"),
-        ("data.path=nowhere", "no prepared data at data.path nowhere; make it with: mtnlg data prepare"),
+        ("data.path=nowhere", "no prepared data at nowhere; make it with: mtnlg data prepare"),
         ("model.vocab_size=200", "ids of a vocabulary of 300, more than model.vocab_size 200"),
         ("training.micro_batch=2", "training.micro_batch: unknown key; did you mean micro_batch_size?"),
         ("model.hidden_size=30", "hidden_size 30 is not divisible by num_attention_heads 4"),

@@ -76,7 +76,9 @@ class CheckpointSaver:
             files.append(folder / weights_file(stage, tensor_rank))
             save_file(snapshot.weights, files[-1], {"format": "pt"})
         if self._rank == 0:
-            files.extend(_copy_tokenizer(self._config.data.path / TOKENIZER_FOLDER, folder / TOKENIZER_FOLDER))
+            files.extend(
+                _copy_tokenizer(self._config.data.sources[0].path / TOKENIZER_FOLDER, folder / TOKENIZER_FOLDER)
+            )
         for file in files:
             fsync_file(file)
         write_record(folder, self._rank, files)

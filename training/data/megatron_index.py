@@ -1,4 +1,4 @@
-"""Megatron's .bin/.idx index, which is shared with Megatron-LM: the one place that imports it."""
+"""Megatron's .bin/.idx index and blending, which are shared with Megatron-LM: the one place that imports them."""
 
 import warnings
 from typing import Any
@@ -9,4 +9,12 @@ def indexed_dataset() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from megatron.core.datasets import indexed_dataset as module
+    return module
+
+
+def blending_helpers() -> Any:
+    """The compiled module `megatron.core.datasets.helpers_cpp`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import helpers_cpp as module
     return module

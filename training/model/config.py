@@ -1,10 +1,17 @@
 """The shape of a GPT."""
 
 import math
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from foundation.config import StrictModel
+
+Recomputation = Literal["none", "selective", "full"]
+
+
+def _is_zero(rate: float) -> bool:
+    return rate == 0.0
 
 
 class ModelConfig(StrictModel):
@@ -22,6 +29,17 @@ class ModelConfig(StrictModel):
         default=128, ge=1, description="the vocabulary is padded to a multiple of this times the tensor slices"
     )
     layernorm_epsilon: float = Field(default=1e-5, gt=0)
+    # A model without dropout is written without these keys, as before they existed.
+    attention_dropout: float = Field(
+        default=0.0, ge=0, lt=1, exclude_if=_is_zero, description="share of attention probabilities dropped in training"
+    )
+    hidden_dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        exclude_if=_is_zero,
+        description="the same of the embedding and of each block's outputs",
+    )
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "ModelConfig":

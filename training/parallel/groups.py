@@ -13,4 +13,4 @@ def make_tensor_slice(layout: Layout, rank: int) -> TensorSlice:
     # new_group is collective: every rank makes every group.
     groups = {tuple(ranks): dist.new_group(ranks) for ranks in layout.tensor_groups()}
     mine = next(group for ranks, group in groups.items() if rank in ranks)
-    return TensorSlice(layout.coordinate(rank).tensor, layout.tensor_parallel_size, mine)
+    return TensorSlice(layout.coordinate(rank).tensor, layout.tensor_parallel_size, mine, layout.sequence_parallel)

@@ -27,10 +27,15 @@ class Layout(StrictModel):
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     data_parallel_size: int = Field(default=1, ge=1)
+    sequence_parallel: bool = Field(
+        default=False,
+        description="tensor-parallel ranks share the sequence between sliced regions; no effect without slices",
+    )
 
     def __str__(self) -> str:
+        shared = " with sequence" if self.sequence_parallel and self.tensor_parallel_size > 1 else ""
         return (
-            f"tensor {self.tensor_parallel_size} x pipeline {self.pipeline_parallel_size} "
+            f"tensor {self.tensor_parallel_size}{shared} x pipeline {self.pipeline_parallel_size} "
             f"x data {self.data_parallel_size}"
         )
 
@@ -57,6 +62,11 @@ class Layout(StrictModel):
             raise UserError(
                 f"layout.tensor_parallel_size {self.tensor_parallel_size} does not divide the model's {heads} "
                 f"attention heads; sizes that do: {', '.join(map(str, _divisors(heads)))}"
+            )
+        if self.sequence_parallel and model.sequence_length % self.tensor_parallel_size:
+            raise UserError(
+                f"layout.tensor_parallel_size {self.tensor_parallel_size} does not divide model.sequence_length "
+                f"{model.sequence_length}, as layout.sequence_parallel needs; choose others, or turn it off"
             )
         if self.pipeline_parallel_size > model.num_layers:
             raise UserError(

@@ -22,6 +22,14 @@ MakeConfig = Callable[..., TrainConfig]
 BIN = Path(sys.executable).parent
 
 
+# Launchers give a rank different numbers of threads, which decide the order of sums.
+SAME_RUN = 1e-5
+
+
+def losses(config: TrainConfig) -> list[float]:
+    return [line["loss"] for line in read_metrics(config.out) if "loss" in line]
+
+
 def config_file(config: TrainConfig, folder: Path) -> Path:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
@@ -66,8 +74,7 @@ def test_it_runs_unchanged_under_other_launchers(launcher: str, make_train_confi
     command = [*commands[launcher], str(BIN / "mtnlg"), "train", str(config_file(theirs, tmp_path))]
     result = run(command, DS_ACCELERATOR="cpu", PATH=f"{BIN}:{os.environ['PATH']}")
     assert result.returncode == 0, result.stderr
-    ours = [line["loss"] for line in read_metrics(theirs.out) if "loss" in line]
-    assert ours == [line["loss"] for line in read_metrics(local.out) if "loss" in line]
+    assert losses(theirs) == pytest.approx(losses(local), abs=SAME_RUN, rel=0)
 
 
 @pytest.mark.slow
@@ -87,8 +94,7 @@ def test_two_nodes_rendezvous_and_train(make_train_config: MakeConfig, tmp_path:
     ]  # fmt: skip
     errors = [agent.communicate(timeout=300)[1] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], errors
-    ours = [line["loss"] for line in read_metrics(together.out) if "loss" in line]
-    assert ours == [line["loss"] for line in read_metrics(alone.out) if "loss" in line]
+    assert losses(together) == pytest.approx(losses(alone), abs=SAME_RUN, rel=0)
 
 
 @pytest.mark.slow

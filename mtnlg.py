@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Turn text into token indexes that training reads.")
 app.add_typer(data_app, name="data")
+runs_app = typer.Typer(no_args_is_help=True, help="Look at run folders.")
+app.add_typer(runs_app, name="runs")
 
 
 class Target(str, Enum):
@@ -84,8 +86,22 @@ def train_command(
         list[str] | None,
         typer.Argument(help="Changes to it, such as training.micro_batch_size=2.", metavar="KEY=VALUE"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and stop.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the plan (schedule, parameters and memory by stage, ranks and nodes) and the resolved "
+            "configuration (to standard output), and stop. Takes seconds, for 530 B parameters on 2240 GPUs too.",
+        ),
+    ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard the run folder's checkpoints first.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="For --dry-run: a name in configs/cluster/, such as dgx-a100, or a file.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="For --dry-run. Default: the cluster's, or 8.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="For --dry-run. Default: as many as it takes.")] = None,
 ) -> None:
     """Pretrain with tensor, pipeline and data parallelism; resumes the run folder's newest checkpoint.
 
@@ -94,9 +110,33 @@ def train_command(
 
     Example: mtnlg train configs/train/demo.yaml layout.tensor_parallel_size=1
     """
+    if dry_run:
+        from training.planner.cluster import load_cluster
+        from training.planner.plan import dry_run as plan
+
+        plan(config, overrides or [], load_cluster(cluster, gpus_per_node, nodes))
+        return
+    if (cluster, gpus_per_node, nodes) != (None, None, None):
+        raise UserError(
+            "--cluster, --gpus-per-node and --nodes belong to --dry-run: a run is where its launcher put it"
+        )
     from training.launch import train
 
-    train(config, overrides or [], dry_run=dry_run, restart=restart)
+    train(config, overrides or [], restart=restart)
+
+
+@runs_app.command("compare")
+def runs_compare(
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders.")],
+    out: Annotated[Path, typer.Option(help="Picture to write: .png, .svg or .pdf.")] = Path("compare.png"),
+) -> None:
+    """Overlay runs' losses by tokens; print what they reached, how fast, and where their configurations differ.
+
+    Example: mtnlg runs compare runs/a runs/b --out compare.png
+    """
+    from training.report.compare import compare
+
+    compare(runs, out)
 
 
 @app.command("convert")

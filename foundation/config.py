@@ -41,8 +41,9 @@ def load_config(schema: type[Schema], path: Path, overrides: Sequence[str] = ())
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds. Raises UserError when it is missing or is not one."""
     if not path.is_file():
-        nearby = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=3)
-        hint = f"; did you mean {', '.join(str(path.parent / name) for name in nearby)}?" if nearby else ""
+        # Without the suffix, in which all are alike.
+        nearby = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.yaml")], n=3)
+        hint = f"; did you mean {', '.join(str(path.parent / f'{stem}.yaml') for stem in nearby)}?" if nearby else ""
         raise UserError(f"no configuration file at {path}{hint}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))

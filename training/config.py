@@ -90,10 +90,14 @@ class RunConfig(StrictModel):
     recomputation: Recomputation = Field(
         default="none", description="what backward computes again rather than keeps: core attention, or all of a block"
     )
+    compile: bool = Field(default=False, description="fuse the blocks' small operations; the first step takes longer")
     seed: int = Field(default=1234, description="of the initial weights and of dropout")
     log_interval: int = Field(default=1, ge=1, description="steps between lines of metrics.jsonl")
     validation_interval: int = Field(default=100, ge=1, description="steps between validation losses")
     validation_samples: int = Field(default=64, ge=1)
+    peak_tflops: float | None = Field(
+        default=None, gt=0, description="of one device, in 10^12 FLOP/s; the utilisation is reported where it is stated"
+    )
 
 
 class TrainConfig(StrictModel):

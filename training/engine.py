@@ -75,6 +75,8 @@ def build_engine(config: TrainConfig, rank: int) -> Engine:
         config.training.micro_batch_size, config.layout.coordinate(rank).data, config.layout.data_parallel_size
     )
     module = _pipeline_module(config, tensor_slice, clock)
+    if config.training.compile:
+        compile_blocks(module)
     optimizer = build_optimizer(module.parameters(), config.optimizer)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=_deepspeed_config(config))
     if config.training.precision == "bf16" and config.layout.data_parallel_size == 1:
@@ -93,6 +95,13 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
     return torch.optim.AdamW(
         groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
     )
+
+
+def compile_blocks(module: nn.Module) -> None:
+    """Let torch compile every transformer block of `module` when it is first called; names do not change."""
+    for block in module.modules():
+        if isinstance(block, TransformerBlock):
+            block.compile()
 
 
 def _pipeline_module(config: TrainConfig, tensor_slice: TensorSlice, clock: SampleClock) -> Any:
@@ -155,6 +164,8 @@ def _deepspeed_config(config: TrainConfig) -> dict[str, Any]:
         # A gradient is added to its fp32 sum, and freed, as soon as backward has made it.
         "bf16": {"enabled": config.training.precision == "bf16", "immediate_grad_update": True},
         "data_types": {"grad_accum_dtype": "fp32"},
+        # Left alone, DeepSpeed rounds those sums to bf16 before it adds the replicas'.
+        "communication_data_type": "fp32",
         "zero_optimization": {"stage": 1},
         "zero_allow_untested_optimizer": True,
         "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},

@@ -5,8 +5,6 @@ import shutil
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from foundation.config import load_config, write_config
 from foundation.console import error_console
 from foundation.errors import UserError
@@ -15,17 +13,13 @@ from training.checkpoint.names import checkpoint_root
 from training.config import TrainConfig
 from training.data.prepare import TOKENIZER_FOLDER
 from training.local_workers import run_local_workers
-from training.model.tensors import parameter_count
-from training.schedule import total_steps
+from training.planner.plan import print_summary
 
 
-def train(path: Path, overrides: Sequence[str], *, dry_run: bool = False, restart: bool = False) -> None:
+def train(path: Path, overrides: Sequence[str], *, restart: bool = False) -> None:
     """Run the configuration at `path`. Raises UserError before any worker starts when it cannot work."""
     config = load_config(TrainConfig, path, overrides)
     config.check()
-    if dry_run:
-        _print_plan(config)
-        return
     check_data(config)
     _adopt_slurm(os.environ)
     rank = os.environ.get("RANK")
@@ -45,7 +39,7 @@ def _open_run(config: TrainConfig, restart: bool) -> None:
         shutil.rmtree(checkpoint_root(config.out), ignore_errors=True)
     config.out.mkdir(parents=True, exist_ok=True)
     write_config(config, config.out / "config.yaml")
-    _print_plan(config)
+    print_summary(config, error_console())
 
 
 def check_data(config: TrainConfig) -> None:
@@ -87,31 +81,3 @@ def first_slurm_host(environment: Mapping[str, str]) -> str:
         return nodes.split(",")[0]
     inside, _, suffix = rest.partition("]")
     return prefix + inside.replace("-", ",").split(",")[0] + suffix.split(",")[0]
-
-
-def _print_plan(config: TrainConfig) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    count = parameter_count(config.model, config.layout.tensor_parallel_size)
-    micro_batches = config.training.global_batch_size // (
-        config.training.micro_batch_size * config.layout.data_parallel_size
-    )
-    rows = {
-        "model": f"{config.model.num_layers} layers, hidden {config.model.hidden_size}, "
-        f"{config.model.num_attention_heads} heads, {_readable(count)} parameters",
-        "layout": f"{config.layout}, {config.layout.world_size} ranks",
-        "batch": f"{config.training.global_batch_size} samples of {config.model.sequence_length} tokens, "
-        f"{micro_batches} micro-batches of {config.training.micro_batch_size} a replica",
-        "length": f"{total_steps(config):,} steps, {_readable(config.training.train_tokens)} tokens, "
-        f"{config.training.precision}",
-        "run folder": str(config.out),
-    }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    error_console().print(table)
-
-
-def _readable(number: int) -> str:
-    for unit, scale in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.1f} {unit}"
-    return str(number)

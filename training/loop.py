@@ -13,7 +13,9 @@ from training.data.prefetch import Prefetcher
 from training.data.samples import Batch, Samples, micro_batches
 from training.engine import Engine
 from training.health import HealthMonitor, StepOutcome, Verdict
-from training.metrics import MetricsFile, StepReporter
+from training.metrics import MetricsFile, perplexity
+from training.planner.flops import throughput
+from training.report.terminal import StepReporter
 from training.resume import Position, resume
 from training.schedule import batch_size, learning_rate, total_steps
 from training.watchdog import Watchdog
@@ -86,7 +88,7 @@ class TrainingLoop:
         waited, started = batches.waited_seconds, time.perf_counter()
         loss = self._engine.train_batch(batches, size, rate, position.next_sample)
         seconds = time.perf_counter() - started
-        speed = size * self._config.model.sequence_length / seconds
+        speed = throughput(self._config, size, seconds)
         if self._metrics is not None and after.step % self._config.training.log_interval == 0:
             self._metrics.write(
                 step=after.step,
@@ -95,11 +97,13 @@ class TrainingLoop:
                 learning_rate=rate,
                 batch_size=size,
                 gradient_norm=self._engine.gradient_norm,
-                tokens_per_second=speed,
+                **speed,
                 data_wait_share=(batches.waited_seconds - waited) / seconds,
             )
         if self._reporter is not None:
-            self._reporter.step(after.step, loss=loss, learning_rate=rate, tokens_per_second=speed)
+            self._reporter.step(
+                after.step, self._tokens(after), {"loss": loss, "learning_rate": rate, "batch_size": size, **speed}
+            )
         outcome = StepOutcome(
             after.step, loss, self._engine.skipped, first_sample=position.next_sample, last_sample=after.next_sample
         )
@@ -126,8 +130,13 @@ class TrainingLoop:
         rounds = self._validation_count // self._round_size
         loss = self._engine.validation_loss(self._micro_batches(samples, start=0), rounds)
         if self._metrics is not None:
-            self._metrics.write(step=position.step, tokens=self._tokens(position), validation_loss=loss)
-        self._note(f"step {position.step}: validation loss {loss:.3f}")
+            self._metrics.write(
+                step=position.step,
+                tokens=self._tokens(position),
+                validation_loss=loss,
+                validation_perplexity=perplexity(loss),
+            )
+        self._note(f"step {position.step}: validation loss {loss:.3f}, perplexity {perplexity(loss):,.1f}")
 
     def _save(self, position: Position) -> None:
         self._watchdog.enter("save", position.step)

@@ -1,20 +1,21 @@
-"""What the user watches: a progress bar, metrics.jsonl, and the loss curve as a picture."""
+"""A run's numbers: metrics.jsonl, the same as TensorBoard's events, and losses as a picture."""
 
 import json
+import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any, TextIO
 
 from foundation.files import write_text
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 METRICS_FILE = "metrics.jsonl"
 CURVE_FILE = "loss.png"
-_LINES_WITHOUT_TERMINAL = 20
+TENSORBOARD_FOLDER = "tensorboard"
+_TENSORBOARD_FLUSH_SECONDS = 10
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -26,96 +27,95 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
+def perplexity(loss: float) -> float:
+    """e to a mean loss in nats a token; infinite where that is more than a float holds."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
 class MetricsFile:
-    """Appends to metrics.jsonl, a line an event, after dropping what lies beyond the resumed step."""
+    """Appends to metrics.jsonl, a line an event, after dropping what lies beyond the resumed step.
+
+    Resumed step 0 is a run from the start, which keeps nothing. Each value becomes a scalar for TensorBoard too.
+    """
 
     def __init__(self, run: Path, resumed_step: int) -> None:
         self._run = run
-        self._handle = self._open_after(resumed_step)
+        self._handle, self._events = self._open_after(resumed_step)
 
     def rewind(self, step: int) -> None:
         """Drop what lies beyond `step`: the run was rolled back to it."""
-        self._handle.close()
-        self._handle = self._open_after(step)
+        self._close()
+        self._handle, self._events = self._open_after(step)
 
-    def _open_after(self, step: int) -> TextIO:
-        kept = [line for line in read_metrics(self._run) if line["step"] <= step]
-        write_text(self._run / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept))
-        return (self._run / METRICS_FILE).open("a", encoding="utf-8")
-
-    def write(self, **values: float) -> None:
+    def write(self, *, step: int, **values: float) -> None:
         """Append one line, at once visible to readers."""
-        self._handle.write(json.dumps(values) + "\n")
+        self._handle.write(json.dumps({"step": step, **values}) + "\n")
         self._handle.flush()
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)
 
     def __enter__(self) -> "MetricsFile":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _open_after(self, step: int) -> tuple[TextIO, "SummaryWriter"]:
+        from torch.utils.tensorboard import SummaryWriter
+
+        kept = [line for line in read_metrics(self._run) if line["step"] <= step] if step else []
+        write_text(self._run / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept))
+        # TensorBoard's readers drop what earlier files hold from this step on.
+        beyond = step + 1 if step else 0
+        events = SummaryWriter(
+            str(self._run / TENSORBOARD_FOLDER), purge_step=beyond, flush_secs=_TENSORBOARD_FLUSH_SECONDS
+        )
+        return (self._run / METRICS_FILE).open("a", encoding="utf-8"), events
+
+    def _close(self) -> None:
+        self._events.close()
         os.fsync(self._handle.fileno())
         self._handle.close()
 
 
 def draw_curve(run: Path) -> Path:
-    """Draw training and validation loss against tokens from metrics.jsonl as `loss.png`."""
+    """Draw a run's training and validation loss against tokens as its `loss.png`."""
+    path = run / CURVE_FILE
+    draw_losses({"": run}, path)
+    return path
+
+
+def draw_losses(runs: Mapping[str, Path], path: Path) -> None:
+    """Draw the losses of runs, by the name to show, over each other; validation losses are dotted lines.
+
+    The suffix of `path` chooses the format.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    metrics = read_metrics(run)
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     axes = figure.subplots()
-    for key, style in (("loss", {"linewidth": 1.0}), ("validation_loss", {"marker": "o", "markersize": 4})):
-        points = [(line["tokens"], line[key]) for line in metrics if key in line]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=key.replace("_", " "), **style)
+    for number, (name, run) in enumerate(runs.items()):
+        metrics = read_metrics(run)
+        styles: dict[str, dict[str, Any]] = {
+            "loss": {"linewidth": 1.0},
+            "validation_loss": {"marker": "o", "markersize": 4, "linestyle": ":"},
+        }
+        for key, style in styles.items():
+            points = [(line["tokens"], line[key]) for line in metrics if key in line]
+            # One run has a colour a curve, several a colour a run.
+            colour = f"C{number}" if len(runs) > 1 else None
+            if points:
+                label = f"{name} {key.replace('_', ' ')}".strip()
+                axes.plot(*zip(*points, strict=True), label=label, color=colour, **style)
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.set_xlabel("tokens")
     axes.set_ylabel("loss, nats per token")
     axes.grid(alpha=0.3)
     axes.legend()
-    path = run / CURVE_FILE
     temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png")
+    figure.savefig(temporary, format=path.suffix.removeprefix("."))
     temporary.replace(path)
-    return path
-
-
-class StepReporter:
-    """Shows each step: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, console: Console, progress: Progress | None, total: int, done: int) -> None:
-        self._console = console
-        self._progress = progress
-        self._total = total
-        self._every = max(1, total // _LINES_WITHOUT_TERMINAL)
-        self._task = progress.add_task("training", total=total, completed=done, text="") if progress else None
-
-    def step(self, step: int, *, loss: float, learning_rate: float, tokens_per_second: float) -> None:
-        """Report one finished step."""
-        text = f"loss {loss:.3f}  lr {learning_rate:.2e}  {tokens_per_second:,.0f} tokens/s"
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=step, text=text)
-        elif step % self._every == 0 or step == self._total:
-            self._console.print(f"step {step}/{self._total}  {text}")
-
-    def note(self, message: str) -> None:
-        """A line that stays."""
-        (self._progress.console if self._progress else self._console).print(message)
-
-
-@contextmanager
-def step_reporter(console: Console, total: int, done: int) -> Iterator[StepReporter]:
-    """A reporter for `total` steps of which `done` are behind."""
-    if not console.is_terminal:
-        yield StepReporter(console, None, total, done)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield StepReporter(console, progress, total, done)

@@ -10,9 +10,10 @@ from training.config import TrainConfig
 from training.data.blend import training_samples
 from training.engine import build_engine
 from training.loop import TrainingLoop
-from training.metrics import MetricsFile, draw_curve, step_reporter
+from training.metrics import MetricsFile, draw_curve
+from training.report.launches import record_launch
+from training.report.terminal import step_reporter
 from training.resume import Position, resume
-from training.schedule import total_steps
 
 
 def pretrain(config: TrainConfig, rank: int, console: Console | None) -> None:
@@ -26,12 +27,13 @@ def pretrain(config: TrainConfig, rank: int, console: Console | None) -> None:
         discarded = discard_unfinished(config.out)
         training_samples(config, build=True)
     dist.barrier()
+    record_launch(config, rank)
     position, notes = resume(config, engine)
     position = position or Position()
     with ExitStack() as stack:
         reporter = metrics = None
         if console is not None:
-            reporter = stack.enter_context(step_reporter(console, total_steps(config), position.step))
+            reporter = stack.enter_context(step_reporter(console, config, position.step))
             metrics = stack.enter_context(MetricsFile(config.out, position.step))
             for note in [*discarded, *notes]:
                 reporter.note(note)

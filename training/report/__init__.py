@@ -1,0 +1,1 @@
+"""What a run tells: its progress on the terminal, what ran where, and how runs compare."""

@@ -253,6 +253,13 @@ def test_every_configuration_has_a_plan(path: Path) -> None:
     assert resolved == load_config(TrainConfig, path)
 
 
+@pytest.mark.parametrize(("name", "gigabytes"), [("125m", 24), ("350m", 40), ("1.3b", 40), ("2.7b", 40)])
+def test_configurations_fit_the_devices_they_name(name: str, gigabytes: int) -> None:
+    path = CONFIG_ROOT / "train" / f"{name}.yaml"
+    assert f"of {gigabytes} GB" in path.read_text()
+    assert max(memory.total for memory in stage_memories(load_config(TrainConfig, path))) < 0.75 * gigabytes * 1e9
+
+
 def test_the_paper_s_plan_takes_seconds_and_no_memory() -> None:
     script = (
         "import sys, mtnlg\n"

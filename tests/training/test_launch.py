@@ -69,7 +69,8 @@ def test_it_runs_unchanged_under_other_launchers(launcher: str, make_train_confi
     commands = {
         "torchrun": [str(BIN / "torchrun"), "--nproc_per_node=2", "--master-port=0", "--rdzv-backend=c10d",
                      "--rdzv-endpoint=127.0.0.1:0", "--no-python"],
-        "deepspeed": [str(BIN / "deepspeed"), "--num_accelerators=2", f"--master_port={free_port()}", "--no_python", "--no_local_rank"],
+        "deepspeed": [str(BIN / "deepspeed"), "--num_accelerators=2", f"--master_port={free_port()}",
+                      "--no_python", "--no_local_rank"],
     }  # fmt: skip
     command = [*commands[launcher], str(BIN / "mtnlg"), "train", str(config_file(theirs, tmp_path))]
     result = run(command, DS_ACCELERATOR="cpu", PATH=f"{BIN}:{os.environ['PATH']}")

@@ -1,7 +1,9 @@
 """Training speed and memory on a CPU, beside Hugging Face's GPT-2 in the same run.
 
 Every variant is a process of its own; they take turns, a few steps at a time, so that whatever else the machine
-does falls on all of them alike. Speeds are medians over all steps.
+does falls on all of them alike. Speeds are medians over all steps. Part of the engine's gain is that it tells the C
+library's allocator to keep what is freed; "kept memory" is Hugging Face's GPT-2 given the same, which takes no part in
+the bars.
 
     python -m benchmarks.train_speed            # about 15 minutes; writes benchmarks/results/train_speed.json
     python -m benchmarks.train_speed --quick    # a try; writes benchmarks/results/train_speed.quick.json
@@ -14,6 +16,7 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,22 +27,39 @@ from rich.progress import track
 
 from benchmarks.common import Bar, write_result
 from benchmarks.training_steps import Shape, Step, bare_step, engine_step, hugging_face_step
+from training.allocator import keep_freed_memory
 from training.model.config import ModelConfig
 
 _THREADS = 2
 _CPU = torch.device("cpu")
-# In every variant: torch then asks for huge pages, without which the kernel's page faults take a sixth of a step.
-_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": str(_THREADS), "THP_MEM_ALLOC_ENABLE": "1"}
+_ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": str(_THREADS)}
+
+
+def _keeping_memory(make: Callable[[Shape], Step]) -> Callable[[Shape], Step]:
+    """The same step with the allocator told after the first one what the engine tells it."""
+
+    def made(shape: Shape) -> Step:
+        step = make(shape)
+        step(_tokens(shape))
+        keep_freed_memory()
+        return step
+
+    return made
+
 
 _VARIANTS = {
     "engine": partial(engine_step, compiled=False),
     "engine, compiled": partial(engine_step, compiled=True),
-    "bare loop": partial(bare_step, device=_CPU, compiled=False),
-    "bare loop, compiled": partial(bare_step, device=_CPU, compiled=True),
+    "bare loop": _keeping_memory(partial(bare_step, device=_CPU, compiled=False)),
+    "bare loop, compiled": _keeping_memory(partial(bare_step, device=_CPU, compiled=True)),
     "HF autocast": partial(hugging_face_step, device=_CPU, autocast=True, compiled=False),
     "HF autocast, compiled": partial(hugging_face_step, device=_CPU, autocast=True, compiled=True),
     "HF bf16": partial(hugging_face_step, device=_CPU, autocast=False, compiled=False),
     "HF bf16, compiled": partial(hugging_face_step, device=_CPU, autocast=False, compiled=True),
+    "kept memory: HF bf16": _keeping_memory(partial(hugging_face_step, device=_CPU, autocast=False, compiled=False)),
+    "kept memory: HF bf16, compiled": _keeping_memory(
+        partial(hugging_face_step, device=_CPU, autocast=False, compiled=True)
+    ),
 }
 
 
@@ -57,14 +77,16 @@ def main() -> None:
     """Measure both shapes and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two rounds of one step, into another file")
-    quick = parser.parse_args().quick
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each variant; more on a busy machine")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     os.environ.update(_ENVIRONMENT)
     torch.set_num_threads(_THREADS)
     measurements: list[dict[str, Any]] = []
     bars: list[Bar] = []
     for shape in _shapes():
         peaks = [_matmul_peak()]
-        variants = _measure(shape, rounds=2 if quick else 20, steps=1 if quick else 2)
+        variants = _measure(shape, rounds=2 if quick else arguments.rounds, steps=1 if quick else 2)
         peaks.append(_matmul_peak())
         measurements.append(_report(shape, variants, max(peaks)))
         bars += _bars(shape, variants)
@@ -120,7 +142,7 @@ def _serve(name: str, shape: Shape, pipe: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     torch.manual_seed(0)
     step: Step = _VARIANTS[name](shape)
-    tokens = torch.randint(0, shape.model.vocab_size, (shape.batch_size, shape.model.sequence_length + 1))
+    tokens = _tokens(shape)
     for _ in range(3):
         step(tokens)
     pipe.send(None)
@@ -131,6 +153,10 @@ def _serve(name: str, shape: Shape, pipe: Connection) -> None:
             pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         else:
             pipe.send([_timed(step, tokens) for _ in range(steps)])
+
+
+def _tokens(shape: Shape) -> torch.Tensor:
+    return torch.randint(0, shape.model.vocab_size, (shape.batch_size, shape.model.sequence_length + 1))
 
 
 def _timed(step: Step, tokens: torch.Tensor) -> tuple[float, float]:
@@ -168,6 +194,9 @@ def _report(shape: Shape, variants: dict[str, Measurement], peak: float) -> dict
         "batch_size": shape.batch_size,
         "matmul_peak_tflops": peak / 1e12,
         "best_hugging_face": _fastest("HF", variants),
+        "ratio_to_best_hugging_face_with_kept_memory": (
+            variants[_fastest("kept memory", variants)].wall / variants[_fastest("engine", variants)].wall
+        ),
         "variants": {
             name: {
                 "tokens_per_second": shape.tokens / measured.wall,

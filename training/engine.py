@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from training.allocator import keep_freed_memory
 from training.config import OptimizerConfig, TrainConfig
 from training.data.samples import Batch
 from training.model.config import ModelConfig
@@ -31,6 +32,7 @@ class Engine:
         self.tensor_slice = tensor_slice
         self._clock = clock
         self._batch_size = config.training.global_batch_size
+        self._settled = False
 
     def train_batch(self, batches: Iterator[Batch], batch_size: int, learning_rate: float, first_sample: int) -> float:
         """One optimizer step on the next `batch_size` samples; the mean loss, on every rank. Collective.
@@ -43,7 +45,12 @@ class Engine:
             self._batch_size = batch_size
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = learning_rate
-        return float(self.deepspeed.train_batch(data_iter=batches))
+        loss = float(self.deepspeed.train_batch(data_iter=batches))
+        if not self._settled:
+            # The optimizer's state is there now: whatever stays has been allocated.
+            keep_freed_memory()
+            self._settled = True
+        return loss
 
     def validation_loss(self, batches: Iterator[Batch], num_micro_batches: int) -> float:
         """Mean loss over that many micro-batches a replica, without training. Collective."""

@@ -10,6 +10,9 @@ from training.checkpoint.state import restore
 from training.config import TrainConfig
 from training.engine import Engine
 
+# No tensor depends on them: a run that is continued, or starts from imported weights, may choose them anew.
+_MAY_CHANGE = {"attention_dropout", "hidden_dropout"}
+
 
 @dataclass(frozen=True)
 class Position:
@@ -47,7 +50,7 @@ def resume(config: TrainConfig, engine: Engine) -> tuple[Position | None, list[s
 
 def _check_same_model(config: TrainConfig, manifest: Manifest, where: str) -> None:
     theirs, mine = manifest.about["model"], config.model.model_dump(mode="json")
-    names = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
+    names = sorted(name for name in {*theirs, *mine} - _MAY_CHANGE if theirs.get(name) != mine.get(name))
     if names:
         difference = ", ".join(f"{name} {theirs.get(name)} instead of {mine.get(name)}" for name in names)
         raise UserError(f"{where} is of another model ({difference}); choose another out, or discard it with --restart")

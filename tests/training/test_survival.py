@@ -52,7 +52,7 @@ def meanwhile(action: Callable[[], Any]) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the moment to act never came"
@@ -122,7 +122,7 @@ def test_an_unfinished_checkpoint_is_passed_over_and_said_so(make_train_config: 
 
 def test_a_stopped_rank_ends_the_job_and_is_named(make_train_config: MakeConfig) -> None:
     config = make_train_config(1, 2, 1, steps=100_000)
-    config = config.model_copy(update={"health": config.health.model_copy(update={"hang_timeout_seconds": 6.0})})
+    config = config.model_copy(update={"health": config.health.model_copy(update={"hang_timeout_seconds": 15.0})})
 
     def stop() -> None:
         wait_for(lambda: len(losses(config.out)) > 3)
@@ -134,17 +134,17 @@ def test_a_stopped_rank_ends_the_job_and_is_named(make_train_config: MakeConfig)
 
 
 def test_sigterm_saves_and_exits_0_and_the_same_command_continues(make_train_config: MakeConfig) -> None:
-    whole = make_train_config(2, 1, 1, steps=200, name="whole")
-    stopped = make_train_config(2, 1, 1, steps=200, name="stopped")
+    whole = make_train_config(2, 1, 1, steps=100, name="whole")
+    stopped = make_train_config(2, 1, 1, steps=100, name="stopped")
     process = subprocess.Popen(command(stopped), stderr=subprocess.PIPE, text=True)
     wait_for(lambda: len(losses(stopped.out)) > 3)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == 0, said
     assert "as asked; the same command continues" in said
     newest = newest_checkpoint(stopped.out)
     assert newest is not None
-    assert newest[1].about["step"] == len(losses(stopped.out)) < 200
+    assert newest[1].about["step"] == len(losses(stopped.out)) < 100
     run_local_workers(stopped)
     run_local_workers(whole)
     assert losses(stopped.out) == losses(whole.out)

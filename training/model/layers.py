@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from training.model.attention import causal_attention
 from training.model.config import ModelConfig, Recomputation
 from training.model.dropout import Dropout, SampleClock
 from training.model.initialise import initial_slice
@@ -178,7 +179,7 @@ class TransformerBlock(TableLayer):
         """Causal attention of this rank's heads; all arguments and the result [b, heads / t, s, head size]."""
         dropout = self._probability_dropout
         if not self.training or dropout.rate == 0.0:
-            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            return causal_attention(query, key, value)
         # The fused kernels draw from torch's generator, so the probabilities have to be seen.
         batch, heads, length, head_size = query.shape
         future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)

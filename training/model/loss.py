@@ -1,6 +1,5 @@
 """The tied head and its cross-entropy in one, over a vocabulary that is sliced across ranks."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -42,22 +41,26 @@ class _HeadLoss(torch.autograd.Function):
         loss = torch.zeros((), device=hidden.device)
         to_hidden = torch.empty_like(hidden) if with_gradients else None
         to_weight = torch.empty_like(weight) if with_gradients else None
-        for rows in _chunks(tokens, weight):
-            logits = hidden[rows] @ weight.t()
-            losses, totals = _losses_and_exponentials(logits, targets[rows], vocab_size, tensor_slice)
+        chunks = _chunks(tokens, weight)
+        # One for all chunks: while a second is computed the first is still there.
+        buffer = weight.new_empty(chunks[0].stop, weight.shape[0])
+        for rows in chunks:
+            logits = torch.mm(hidden[rows], weight.t(), out=buffer[: rows.stop - rows.start])
+            losses, factors = _losses_and_gradients(logits, targets[rows], vocab_size, tensor_slice)
             loss += losses.sum()
             if to_hidden is not None and to_weight is not None:
-                # The rows still lack their division by the totals: done on [tokens, hidden], not [tokens, vocabulary].
-                scale = totals.mul_(tokens).reciprocal_().unsqueeze(-1)
+                # The factors of the rows are applied to [tokens, hidden], not to [tokens, vocabulary].
+                scale = factors.div_(tokens).unsqueeze(-1)
                 torch.mul(logits @ weight, scale, out=to_hidden[rows])
                 scaled = torch.mul(hidden[rows], scale).to(weight.dtype)
                 to_weight.addmm_(logits.t(), scaled, beta=float(rows.start > 0))
-        ctx.save_for_backward(to_hidden, to_weight)
+        # Not saved tensors: autograd holds those until backward ends, and then could not add to them in place.
+        ctx.gradients = to_hidden, to_weight
         return loss.div_(tokens)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        to_hidden, to_weight = ctx.saved_tensors
+        (to_hidden, to_weight), ctx.gradients = ctx.gradients, None
         return to_hidden.mul_(gradients[0]), to_weight.mul_(gradients[0]), None, None, None, None
 
 
@@ -77,45 +80,57 @@ def head_loss(
     )
 
 
-def _chunks(tokens: int, weight: torch.Tensor) -> Iterator[slice]:
+def _chunks(tokens: int, weight: torch.Tensor) -> list[slice]:
     """The tokens in portions of nearly equal size, as few as the blocking allows."""
     blocking = _BLOCKING.get(weight.device.type, _BLOCKING_ELSEWHERE)
     portions = -(-tokens * weight.shape[0] // blocking.matmul)
     size = -(-tokens // portions)
-    return (slice(first, min(first + size, tokens)) for first in range(0, tokens, size))
+    return [slice(first, min(first + size, tokens)) for first in range(0, tokens, size)]
 
 
-def _losses_and_exponentials(
+def _losses_and_gradients(
     logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, tensor_slice: TensorSlice
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses [tokens] of `logits` [tokens, vocabulary slice], and what the gradient must be divided by, fp32.
+    """Losses [tokens] of `logits` [tokens, vocabulary slice], and factors [tokens], both fp32.
 
-    The logits become their gradient, times those totals: exponentials, less the total at the target.
+    The logits become their gradient but for those factors: the slice's own softmax, less the target.
     """
     first = tensor_slice.rank * logits.shape[1]
-    logits[:, max(0, vocab_size - first) :] = -torch.inf
-    peaks = tensor_slice.all_reduce(logits.amax(1).float(), dist.ReduceOp.MAX)
+    # Finite, since a slice may be nothing but padding.
+    logits[:, max(0, vocab_size - first) :] = torch.finfo(logits.dtype).min
     local = targets - first
     elsewhere = (local < 0) | (local >= logits.shape[1])
     # Indexing, since scatter on a CPU copies all of the logits.
     at_targets = torch.arange(len(targets), device=targets.device), local.masked_fill(elsewhere, 0)
-    scores = logits[at_targets].float() - peaks
-    totals = _exponentiate(logits, peaks)
-    shared = tensor_slice.all_reduce(torch.stack((totals, scores.masked_fill(elsewhere, 0.0))))
-    totals, target_scores = shared
-    # From the target's fp32 exponential: near 1 a bf16 one would leave nothing of the difference.
-    differences = (scores.exp() - totals).to(logits.dtype)
+    scores = logits[at_targets].float().masked_fill_(elsewhere, 0.0)
+    slice_sums, target_probabilities = _softmax(logits, at_targets[1])
+    peaks = tensor_slice.all_reduce(slice_sums.clone(), dist.ReduceOp.MAX)
+    shares, target_scores = tensor_slice.all_reduce(torch.stack(((slice_sums - peaks).exp_(), scores)))
+    sums = peaks + shares.log()
+    # Of the slice in the whole softmax. A share of exp(-80) gives no gradient either, and has an inverse.
+    factors = (slice_sums - sums).clamp_(min=-80.0).exp_()
+    # In fp32: near 1 a bf16 probability would leave nothing of the difference.
+    differences = (target_probabilities - factors.reciprocal()).to(logits.dtype)
     logits[at_targets] = torch.where(elsewhere, logits[at_targets], differences)
-    return totals.log() - target_scores, totals
+    return sums - target_scores, factors
 
 
-def _exponentiate(logits: torch.Tensor, peaks: torch.Tensor) -> torch.Tensor:
-    """Replace logits [tokens, vocabulary slice] by exp(logit - peak), computed in fp32; their sums, fp32."""
+def _softmax(logits: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Replace logits [tokens, vocabulary slice] by their softmax, computed in fp32.
+
+    Returns the logarithms of the sums of exponentials, and the probabilities at `columns`, both [tokens] and fp32.
+    """
     blocking = _BLOCKING.get(logits.device.type, _BLOCKING_ELSEWHERE)
-    rows = max(1, blocking.softmax // logits.shape[1])
-    totals = []
-    for piece, piece_peaks in zip(torch.split(logits, rows), torch.split(peaks, rows), strict=True):
-        exponentials = piece.to(torch.float32, copy=True).sub_(piece_peaks.unsqueeze(1)).exp_()
-        totals.append(exponentials.sum(1))
-        piece.copy_(exponentials)
-    return torch.cat(totals)
+    rows = min(len(logits), max(1, blocking.softmax // logits.shape[1]))
+    # Allocated once: a CPU's allocator does not reuse well what lies between small tensors that stay.
+    exact, probabilities = torch.empty(2, rows, logits.shape[1], device=logits.device)
+    sums, chosen = torch.empty(2, len(logits), device=logits.device)
+    for first in range(0, len(logits), rows):
+        span = slice(first, min(first + rows, len(logits)))
+        piece, count = logits[span], span.stop - first
+        torch.softmax(exact[:count].copy_(piece), 1, out=probabilities[:count])
+        # At the largest, whose probability is never too small for a logarithm.
+        torch.sub(exact[:count].amax(1), probabilities[:count].amax(1).log_(), out=sums[span])
+        chosen[span] = probabilities[:count].gather(1, columns[span].unsqueeze(1)).squeeze(1)
+        piece.copy_(probabilities[:count])
+    return sums, chosen

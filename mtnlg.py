@@ -22,6 +22,8 @@ data_app = typer.Typer(no_args_is_help=True, help="Turn text into token indexes 
 app.add_typer(data_app, name="data")
 runs_app = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 app.add_typer(runs_app, name="runs")
+checkpoint_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints of any format, check and compare them.")
+app.add_typer(checkpoint_app, name="checkpoint")
 
 
 class Target(str, Enum):
@@ -29,6 +31,8 @@ class Target(str, Enum):
 
     hf = "hf"
     vllm = "vllm"
+    training = "training"
+    megatron = "megatron"
 
 
 class Dtype(str, Enum):
@@ -141,27 +145,115 @@ def runs_compare(
 
 @app.command("convert")
 def convert_command(
-    source: Annotated[Path, typer.Argument(help="Training run folder, or one checkpoint in it.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    to: Annotated[Target, typer.Option(help="hf: GPT-2 safetensors. vllm: sharded_state, one slice a rank.")],
-    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="Slices to write, for --to vllm.")] = 1,
-    dtype: Annotated[Dtype | None, typer.Option(help="Default: as stored.")] = None,
+    source: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or (with --dry-run) a configuration.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write; for --to training a run folder.")],
+    to: Annotated[
+        Target,
+        typer.Option(
+            help="hf: GPT-2 safetensors. vllm: sharded_state, files for each slice. training: this project's own, "
+            "at another layout, optimizer included. megatron: Megatron-LM's mp_rank_* files."
+        ),
+    ],
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option("--tensor-parallel-size", "-t", min=1, help="Slices. Default: 1, or the source's.")
+    ] = None,
+    pipeline_parallel_size: Annotated[
+        int | None, typer.Option("--pipeline-parallel-size", "-p", min=1, help="Stages, for training, megatron.")
+    ] = None,
+    data_parallel_size: Annotated[
+        int | None, typer.Option("--data-parallel-size", "-d", min=1, help="Replicas, for --to training.")
+    ] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Default: as stored. float32: the optimizer's masters where there are any.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a Megatron SOURCE, without padding rows. Default: its arguments', or all."),
+    ] = None,
+    num_attention_heads: Annotated[
+        int | None, typer.Option(min=1, help="Of a Megatron SOURCE saved without its arguments.")
+    ] = None,
+    max_file_size: Annotated[str, typer.Option(help="Of a file of weights: 5GB, 500MB, ...")] = "5GB",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan: files, sizes, bytes to read and write, peak memory.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Then run both sides on the same prompts; needs memory for the whole model."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a different output.")] = False,
 ) -> None:
-    """Reshard a training checkpoint for inference, from any layout, tensor by tensor.
+    """Reshard a checkpoint of any format and layout for inference or for training, tensor by tensor.
+
+    SOURCE may be a run or checkpoint of this project, a Hugging Face GPT-2, a Megatron-LM classic checkpoint or a vLLM
+    folder. Interrupted, the same command finishes the work.
 
     Example: mtnlg convert runs/demo runs/demo-vllm --to vllm --tensor-parallel-size 2
     """
-    from conversion.convert import convert
+    from conversion.convert import Options, convert
+    from conversion.target import parse_size
 
-    convert(
-        source,
-        out,
+    try:
+        file_bytes = parse_size(max_file_size)
+    except ValueError as error:
+        raise UserError(f"--max-file-size: {error}") from None
+    options = Options(
         to=to.value,
         tensor_parallel_size=tensor_parallel_size,
+        pipeline_parallel_size=pipeline_parallel_size,
+        data_parallel_size=data_parallel_size,
         dtype=dtype.value if dtype else None,
-        overwrite=overwrite,
+        file_bytes=file_bytes,
+        vocab_size=vocab_size,
+        num_attention_heads=num_attention_heads,
     )
+    convert(source, out, options, overwrite=overwrite, dry_run=dry_run, verify=verify)
+
+
+@checkpoint_app.command("inspect")
+def checkpoint_inspect(
+    path: Annotated[Path, typer.Argument(help="Run folder, one checkpoint, or a folder that convert wrote or reads.")],
+    all_tensors: Annotated[bool, typer.Option("--all", help="A line a tensor, blocks not taken together.")] = False,
+    optimizer: Annotated[bool, typer.Option("--optimizer", help="List the optimizer's tensors too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Say what a checkpoint is (format, step, layout, model, origin) and list its tensors. Reads headers only.
+
+    Example: mtnlg checkpoint inspect runs/demo
+    """
+    from conversion.inspect import inspect
+
+    inspect(path, all_tensors=all_tensors, optimizer=optimizer, as_json=as_json)
+
+
+@checkpoint_app.command("verify")
+def checkpoint_verify(
+    path: Annotated[Path, typer.Argument(help="Run folder, one checkpoint, or a folder that convert wrote or reads.")],
+) -> None:
+    """Compare a checkpoint with its manifest, its replicas with each other, and look for NaN; name what is damaged.
+
+    Example: mtnlg checkpoint verify runs/demo-vllm
+    """
+    from conversion.verify import verify
+
+    verify(path)
+
+
+@checkpoint_app.command("diff")
+def checkpoint_diff(
+    first: Annotated[Path, typer.Argument(help="A checkpoint of any format and layout.")],
+    second: Annotated[Path, typer.Argument(help="Another.")],
+    all_tensors: Annotated[bool, typer.Option("--all", help="List every differing tensor, not the worst 20.")] = False,
+    optimizer: Annotated[bool, typer.Option("--optimizer", help="Compare the optimizer's states too.")] = False,
+) -> None:
+    """Compare two checkpoints tensor by tensor, across formats and layouts. Exits with 1 when they differ.
+
+    Example: mtnlg checkpoint diff runs/demo runs/demo-hf
+    """
+    from conversion.diff import diff
+
+    if not diff(first, second, all_tensors=all_tensors, optimizer=optimizer):
+        raise typer.Exit(1)
 
 
 @app.command("evaluate")

@@ -47,7 +47,7 @@ def _keeping_memory(make: Callable[[Shape], Step]) -> Callable[[Shape], Step]:
     return made
 
 
-_VARIANTS = {
+_VARIANTS: dict[str, Callable[[Shape], Step]] = {
     "engine": partial(engine_step, compiled=False),
     "engine, compiled": partial(engine_step, compiled=True),
     "bare loop": _keeping_memory(partial(bare_step, device=_CPU, compiled=False)),

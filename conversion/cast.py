@@ -4,21 +4,18 @@ import torch
 
 
 class Cast:
-    """Cast tensors to `dtype`; `overflows` counts, by tensor, finite values that became infinite."""
+    """Casting to `dtype`; `overflows` counts, by tensor, finite values that became infinite."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.overflows: dict[str, int] = {}
 
-    def __call__(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` in the wanted format; the same object where it is already."""
-        if tensor.dtype == self.dtype:
-            return tensor
-        result = tensor.to(self.dtype)
-        overflows = int((result.isinf() & tensor.isfinite()).sum())
-        if overflows:
-            self.overflows[name] = overflows
-        return result
+    def count_overflows(self, name: str, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Note the values that were finite before the cast and are not after it."""
+        if before.dtype != after.dtype:
+            overflows = int((after.isinf() & before.isfinite()).sum())
+            if overflows:
+                self.overflows[name] = self.overflows.get(name, 0) + overflows
 
     def warning(self) -> str | None:
         """One line on what overflowed, or None."""

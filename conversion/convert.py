@@ -1,83 +1,155 @@
-"""The verb `convert`: a training checkpoint of any layout becomes a model folder for inference."""
+"""The verb `convert`: a checkpoint of one format and layout becomes one of another, tensor by tensor."""
 
 import importlib.metadata
-import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from conversion.agreement import verify_conversion
 from conversion.cast import Cast, dtype_name
-from conversion.checkpoint import Checkpoint, open_checkpoint
-from conversion.hf import weights_bytes, write_hf
-from conversion.vllm import CONTRACT, check_divides, slices_bytes, write_vllm
-from foundation.console import error_console
+from conversion.hf import hf_target
+from conversion.megatron import megatron_target
+from conversion.open_source import open_source
+from conversion.plan import Plan
+from conversion.print_plan import print_plan
+from conversion.progress import progress_bar
+from conversion.source import WEIGHT, Source
+from conversion.target import Target
+from conversion.training import training_target
+from conversion.vllm import vllm_target
+from conversion.write import Written, forget_journal, write_files
 from foundation.errors import UserError
-from foundation.files import building_folder
-from foundation.formats import HF, VLLM
-from foundation.manifest import check_manifest, read_manifest, write_manifest
-from training.model.tensors import TensorSpec, tensor_table
+from foundation.files import fsync_folder, write_text
+from foundation.formats import TRAINING
+from foundation.manifest import check_manifest, read_manifest, write_records
+from training.checkpoint.names import LATEST, OPTIMIZER_STATES, checkpoint_root, step_folder
+from training.parallel.layout import Layout
 
-_FORMATS = {"hf": HF, "vllm": VLLM}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DEFAULT_FILE_BYTES = 5 * 10**9
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a conversion is asked for; sizes of None are 1, or for `training` and `megatron` the source's own.
+
+    The last two are what a Megatron checkpoint without training arguments does not tell of its model.
+    """
+
+    to: str
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    dtype: str | None = None
+    file_bytes: int = DEFAULT_FILE_BYTES
+    vocab_size: int | None = None
+    num_attention_heads: int | None = None
 
 
 def convert(
     source: Path,
     out: Path,
+    options: Options,
     *,
-    to: str,
-    tensor_parallel_size: int = 1,
-    dtype: str | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
+    verify: bool = False,
 ) -> None:
-    """Write checkpoint `source` to folder `out` as `to` (hf or vllm), in `dtype` (default: as stored).
+    """Write the checkpoint at `source` to folder `out` as `options` say; with `dry_run` print the plan alone.
 
-    One tensor is in memory at a time. An output that is already there and whole is kept when it came
-    from the same checkpoint with the same options; any other is replaced only with `overwrite`.
-    Raises UserError when there is no committed or whole checkpoint, when `tensor_parallel_size` does not
-    divide the model, or when `out` may not be written. An interrupted conversion leaves no output.
+    An output that is already there and whole is kept when it came from the same checkpoint with the same options; any
+    other is replaced only with `overwrite`. Interrupted, the same call goes on behind the last finished file. With
+    `verify` both sides are then run on the same prompts.
+    Raises UserError when there is no whole checkpoint, when the model cannot be cut so, or `out` may not be written.
     """
-    checkpoint = open_checkpoint(source)
-    if to == "hf" and tensor_parallel_size != 1:
-        raise UserError("--tensor-parallel-size is for --to vllm; Hugging Face's format holds the whole model")
-    check_divides(checkpoint.model, tensor_parallel_size)
-    target = _DTYPES[dtype] if dtype else checkpoint.dtype
-    about = _about(checkpoint, to, tensor_parallel_size, target)
-    if _already_converted(out, _FORMATS[to], about, overwrite):
-        print(f"{out}: already converted from step {checkpoint.step}")
+    opened = open_source(source, vocab_size=options.vocab_size, num_attention_heads=options.num_attention_heads)
+    opened.check_complete()
+    target = make_target(opened, options)
+    plan = Plan(opened, target.files)
+    if dry_run:
+        print_plan(plan, target)
         return
-    checkpoint.check()
-    _check_space(out, checkpoint, to, tensor_parallel_size, target)
+    if not opened.identity:
+        raise UserError(f"{source} is a configuration: only --dry-run can plan from it; give a run's folder to convert")
+    folder = step_folder(out, int(target.about["step"])) if target.format == TRAINING else out
+    about = _about(opened, target, options)
+    if _already_converted(folder, target.format, about, overwrite):
+        print(f"{out}: already converted from {_step(opened)}")
+    else:
+        _write(plan, target, out, folder, about, Cast(_dtype(opened, options)))
+    if verify:
+        dtype = _dtype(opened, options)
+        print(f"{out}: {verify_conversion(opened, _state(opened, dtype), out, dtype)}")
+
+
+def _write(plan: Plan, target: Target, out: Path, folder: Path, about: dict[str, Any], cast: Cast) -> None:
+    _check_files(plan)
     started = time.monotonic()
-    cast = Cast(target)
-    with building_folder(out) as folder:
-        tensors = _with_progress(checkpoint)
-        if to == "hf":
-            write_hf(folder, checkpoint, tensors, cast)
-        else:
-            write_vllm(folder, checkpoint, tensors, cast, tensor_parallel_size)
-        write_manifest(folder, _FORMATS[to], about, [path for path in folder.rglob("*") if path.is_file()])
+    building = folder.resolve().with_name(f".{folder.name}.unfinished")
+    _check_space(plan, building)
+    written = _build(plan, target, building, about, cast)
+    _commit(target, building, folder, {**about, "tensors": written.tensors}, written)
+    if target.format == TRAINING:
+        write_text(checkpoint_root(out) / LATEST, folder.name)
     if warning := cast.warning():
         print(f"mtnlg: warning: {warning}", file=sys.stderr)
-    slices = f", {tensor_parallel_size} tensor slices" if to == "vllm" else ""
-    print(f"{out}: step {checkpoint.step} as {to}, {dtype_name(target)}{slices}, in {time.monotonic() - started:.1f} s")
+    print(f"{out}: {_step(plan.source)} as {target.description}, in {time.monotonic() - started:.1f} s")
 
 
-def _about(checkpoint: Checkpoint, to: str, tensor_parallel_size: int, dtype: torch.dtype) -> dict[str, Any]:
+def make_target(source: Source, options: Options) -> Target:
+    """The format, files and layout that the options ask for. Raises UserError when they contradict each other."""
+    dtype, size = _dtype(source, options), options.tensor_parallel_size or 1
+    if options.to != "training" and options.data_parallel_size:
+        raise UserError(f"--to {options.to} has no data parallelism; that size is for --to training")
+    if options.to in ("hf", "vllm") and (options.pipeline_parallel_size or 1) > 1:
+        raise UserError(f"--to {options.to} has no pipeline parallelism; that size is for --to training and megatron")
+    if options.to == "hf":
+        if size != 1:
+            raise UserError("--tensor-parallel-size is not for --to hf: that format holds the whole model")
+        return hf_target(source, dtype, _state(source, dtype), options.file_bytes)
+    if options.to == "vllm":
+        return vllm_target(source, dtype, _state(source, dtype), size, options.file_bytes)
+    sizes = {
+        name: getattr(options, name) or getattr(source.layout, name)
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    }
+    if options.to == "megatron":
+        layout = Layout(**{**sizes, "data_parallel_size": 1})
+        return megatron_target(source, dtype, _state(source, dtype), layout)
+    return training_target(source, dtype, Layout(**sizes))
+
+
+def _dtype(source: Source, options: Options) -> torch.dtype:
+    return _DTYPES[options.dtype] if options.dtype else source.dtype
+
+
+def _state(source: Source, dtype: torch.dtype) -> str:
+    """What to read the weights from: the fp32 masters, where they hold more than the weights do."""
+    master = OPTIMIZER_STATES[0]
+    return master if dtype == torch.float32 != source.dtype and master in source.states else WEIGHT
+
+
+def _step(source: Source) -> str:
+    return source.path.name if source.step is None else f"step {source.step}"
+
+
+def _about(source: Source, target: Target, options: Options) -> dict[str, Any]:
     packages = ("mtnlg", "torch", "safetensors", "tokenizers")
     return {
-        "source_sha256": checkpoint.identity,
-        "step": checkpoint.step,
-        "model": checkpoint.model.model_dump(mode="json"),
-        "tensor_parallel_size": tensor_parallel_size,
-        "dtype": dtype_name(dtype),
-        "contract": CONTRACT if to == "vllm" else "GPT2LMHeadModel",
+        "step": source.step,
+        "model": source.model.model_dump(mode="json"),
+        "dtype": dtype_name(_dtype(source, options)),
+        **target.about,
+        "source_sha256": source.identity,
+        "source_format": source.format,
+        "source_layout": source.layout.model_dump(mode="json"),
+        "file_bytes": options.file_bytes,
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
 
@@ -86,10 +158,10 @@ def _already_converted(out: Path, format: str, about: dict[str, Any], overwrite:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     manifest = read_manifest(out) if out.is_dir() else None
-    if manifest is None or manifest.format not in _FORMATS.values():
+    if manifest is None or "source_sha256" not in manifest.about:
         # Never removed, not even with --overwrite: it is somebody's folder, not an output of ours.
         raise UserError(f"{out} exists and is not a finished conversion; choose another folder or remove it")
-    same = manifest.format == format and _without_versions(manifest.about) == _without_versions(about)
+    same = manifest.format == format and _comparable(manifest.about) == _comparable(about)
     if same and not check_manifest(out, manifest, checksums=False):
         return True
     if not same and not overwrite:
@@ -98,24 +170,45 @@ def _already_converted(out: Path, format: str, about: dict[str, Any], overwrite:
     return False
 
 
-def _without_versions(about: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in about.items() if key != "versions"}
+def _comparable(about: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in about.items() if key not in ("versions", "tensors")}
 
 
-def _check_space(out: Path, checkpoint: Checkpoint, to: str, tensor_parallel_size: int, dtype: torch.dtype) -> None:
-    needed = weights_bytes(checkpoint, dtype) if to == "hf" else slices_bytes(checkpoint, dtype, tensor_parallel_size)
-    existing = next(folder for folder in out.resolve().parents if folder.is_dir())
-    free = shutil.disk_usage(existing).free
+def _check_files(plan: Plan) -> None:
+    """Raise UserError unless every file that the plan reads is as the source's own manifest says."""
+    tensors = [tensor for file in plan.files for tensor in file.tensors]
+    extents = (extent for tensor in tensors for piece in plan.inputs(tensor) for extent in piece.extents)
+    names = {extent.file.relative_to(plan.source.path).as_posix() for extent in extents} & set(plan.source.files)
+    if plan.source.tokenizer is not None:
+        names |= {name for name in plan.source.files if (plan.source.path / name).parent == plan.source.tokenizer}
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda name: plan.source.problems([name]), sorted(names))
+        problems = [problem for lines in found for problem in lines]
+    if problems:
+        more = f" (and {len(problems) - 1} more files are damaged)" if len(problems) > 1 else ""
+        raise UserError(f"damaged checkpoint: {problems[0]}{more}; use another checkpoint or copy it again")
+
+
+def _check_space(plan: Plan, building: Path) -> None:
+    held = sum(path.stat().st_size for path in building.rglob("*") if path.is_file()) if building.is_dir() else 0
+    existing = next(folder for folder in building.parents if folder.is_dir())
+    free, needed = shutil.disk_usage(existing).free, plan.bytes_written - held
     if free < needed:
-        raise UserError(f"{out} needs {needed / 1e9:.1f} GB, but {existing} has {free / 1e9:.1f} GB free")
+        raise UserError(f"{building.parent} has {free / 1e9:.1f} GB free, but the output needs {needed / 1e9:.1f} GB")
 
 
-def _with_progress(checkpoint: Checkpoint) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
-    """The checkpoint's tensors, with a bar on stderr that counts the bytes read."""
-    total = sum(math.prod(spec.shape) for spec in tensor_table(checkpoint.model)) * checkpoint.dtype.itemsize
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=error_console(), transient=True) as progress:
-        task = progress.add_task("Converting", total=total)
-        for spec, whole in checkpoint.tensors():
-            yield spec, whole
-            progress.update(task, advance=whole.nbytes, description=spec.name)
+def _build(plan: Plan, target: Target, building: Path, about: dict[str, Any], cast: Cast) -> Written:
+    building.mkdir(parents=True, exist_ok=True)
+    with progress_bar("Converting", plan.bytes_written) as progress:
+        written = write_files(plan, building, _comparable(about), cast, progress)
+    target.write_beside(building)
+    return written
+
+
+def _commit(target: Target, building: Path, folder: Path, about: dict[str, Any], written: Written) -> None:
+    forget_journal(building)
+    write_records(building, target.format, about, written.files)
+    if folder.exists():
+        shutil.rmtree(folder)
+    building.replace(folder)
+    fsync_folder(folder.parent)

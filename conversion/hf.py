@@ -1,56 +1,60 @@
 """Hugging Face's GPT-2: config.json, safetensors under GPT2LMHeadModel's names, tokenizer, generation defaults."""
 
-import itertools
-import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from conversion.cast import Cast, dtype_name
-from conversion.checkpoint import Checkpoint
-from conversion.safetensors_writer import SafetensorsWriter, TensorEntry
+from conversion.cast import dtype_name
+from conversion.placement import place
+from conversion.plan import OutputFile, OutputTensor
+from conversion.source import Source
+from conversion.target import Target, groups_under
 from conversion.tokenizer import write_tokenizer
 from foundation.files import write_json
+from foundation.formats import HF
 from training.model.tensors import TensorSpec, tensor_table
 
 # The attribute of GPT2LMHeadModel that holds the GPT; its lm_head is tied to wte and has no tensor.
 PREFIX = "transformer."
-_FILE_BYTES = 5 * 10**9
 
 
-def write_hf(
-    folder: Path,
-    checkpoint: Checkpoint,
-    tensors: Iterator[tuple[TensorSpec, torch.Tensor]],
-    cast: Cast,
-    file_bytes: int = _FILE_BYTES,
-) -> None:
-    """Write the whole model into `folder`, in files of at most `file_bytes` (or one tensor)."""
-    write_model_folder(folder, checkpoint, cast.dtype)
-    groups = _files(checkpoint, cast.dtype, file_bytes)
-    for name, entries in groups.items():
-        with SafetensorsWriter(folder / name, entries) as writer:
-            for spec, whole in itertools.islice(tensors, len(entries)):
-                tensor = cast(spec.name, whole)
-                writer.write(PREFIX + spec.hf_name, tensor.t() if spec.hf_transposed else tensor)
+def hf_target(source: Source, dtype: torch.dtype, state: str, file_bytes: int) -> Target:
+    """The whole model in files of at most `file_bytes` (or one tensor)."""
+    groups = groups_under([_output(source, spec, dtype, state) for spec in tensor_table(source.model)], file_bytes)
+    names = ["model.safetensors"]
     if len(groups) > 1:
-        weight_map = {tensor: name for name, entries in groups.items() for tensor in entries}
-        size = sum(entry.size for entries in groups.values() for entry in entries.values())
-        write_json(
-            folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": weight_map}
-        )
+        names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+    files = tuple(OutputFile(name, tuple(group)) for name, group in zip(names, groups, strict=True))
+
+    def write_beside(folder: Path) -> None:
+        write_model_folder(folder, source, dtype)
+        if len(files) > 1:
+            size = sum(file.size for file in files)
+            weight_map = {tensor.key: file.name for file in files for tensor in file.tensors}
+            index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+            write_json(folder / "model.safetensors.index.json", index)
+
+    about = {"contract": "GPT2LMHeadModel", "tensor_parallel_size": 1}
+    return Target(HF, f"hf, {dtype_name(dtype)}", files, about, write_beside)
 
 
-def write_model_folder(folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Write what is beside the weights: config.json, generation_config.json and the tokenizer."""
-    separator = write_tokenizer(folder, checkpoint)
-    write_json(folder / "config.json", _config(checkpoint, dtype, separator))
-    write_json(folder / "generation_config.json", {"bos_token_id": separator, "eos_token_id": separator})
+def write_model_folder(folder: Path, source: Source, dtype: torch.dtype) -> None:
+    """Write what is beside the weights: config.json, generation_config.json, and the tokenizer where there is one."""
+    separator = write_tokenizer(folder, source)
+    tokens = {} if separator is None else {"bos_token_id": separator, "eos_token_id": separator}
+    write_json(folder / "config.json", {**_config(source, dtype), **tokens})
+    write_json(folder / "generation_config.json", tokens)
 
 
-def _config(checkpoint: Checkpoint, dtype: torch.dtype, separator: int) -> dict[str, object]:
-    model = checkpoint.model
+def _output(source: Source, spec: TensorSpec, dtype: torch.dtype, state: str) -> OutputTensor:
+    shape = spec.shape[::-1] if spec.hf_transposed else spec.shape
+    # One slice has no padding: the true vocabulary.
+    placement = place(spec, source.model, 0, 1, vocabulary=source.model.vocab_size)
+    return OutputTensor(PREFIX + spec.hf_name, shape, dtype, spec, state, placement, spec.hf_transposed)
+
+
+def _config(source: Source, dtype: torch.dtype) -> dict[str, object]:
+    model = source.model
     return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
@@ -67,28 +71,5 @@ def _config(checkpoint: Checkpoint, dtype: torch.dtype, separator: int) -> dict[
         "attn_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "resid_pdrop": 0.0,
-        "bos_token_id": separator,
-        "eos_token_id": separator,
         "dtype": dtype_name(dtype),
     }
-
-
-def _files(checkpoint: Checkpoint, dtype: torch.dtype, file_bytes: int) -> dict[str, dict[str, TensorEntry]]:
-    """Entries by file name: one model.safetensors, or numbered files where that would be too large."""
-    groups: list[dict[str, TensorEntry]] = [{}]
-    free = file_bytes
-    for spec in tensor_table(checkpoint.model):
-        entry = TensorEntry(spec.shape[::-1] if spec.hf_transposed else spec.shape, dtype)
-        if entry.size > free and groups[-1]:
-            groups.append({})
-            free = file_bytes
-        groups[-1][PREFIX + spec.hf_name] = entry
-        free -= entry.size
-    if len(groups) == 1:
-        return {"model.safetensors": groups[0]}
-    return {f"model-{n:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups, start=1)}
-
-
-def weights_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Bytes of the whole model's weights in `dtype`."""
-    return sum(math.prod(spec.shape) for spec in tensor_table(checkpoint.model)) * dtype.itemsize

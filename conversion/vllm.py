@@ -4,20 +4,17 @@ The contract is vLLM 0.32's GPT-2. vLLM only warns about a tensor that is too sm
 garbage, so `serving` refuses a number of slices other than the one written here.
 """
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
-
 import torch
 
-from conversion.cast import Cast
-from conversion.checkpoint import Checkpoint
+from conversion.cast import dtype_name
 from conversion.hf import PREFIX, write_model_folder
-from conversion.safetensors_writer import SafetensorsWriter, TensorEntry
+from conversion.placement import place
+from conversion.plan import OutputFile, OutputTensor
+from conversion.source import Source
+from conversion.target import Target, groups_under
 from foundation.errors import UserError
+from foundation.formats import VLLM
 from training.model.config import ModelConfig
-from training.model.slicing import take_slice
 from training.model.tensors import Slicing, TensorSpec, tensor_table
 
 CONTRACT = "vllm 0.32 gpt2"
@@ -39,52 +36,35 @@ def check_divides(model: ModelConfig, tensor_parallel_size: int) -> None:
             )
 
 
-def write_vllm(
-    folder: Path,
-    checkpoint: Checkpoint,
-    tensors: Iterator[tuple[TensorSpec, torch.Tensor]],
-    cast: Cast,
-    tensor_parallel_size: int,
-) -> None:
-    """Write one file a slice, all in step: every tensor of the checkpoint is read once."""
-    write_model_folder(folder, checkpoint, cast.dtype)
-    model = checkpoint.model
-    entries = _entries(model, cast.dtype, tensor_parallel_size)
-    with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(SafetensorsWriter(folder / f"model-rank-{rank}-part-0.safetensors", entries))
-            for rank in range(tensor_parallel_size)
-        ]
-        for writer in writers:
-            for name in _scale_names(model):
-                writer.write(name, torch.ones((), dtype=torch.float32))
-        for spec, whole in tensors:
-            name, worker_spec = _worker_tensor(spec, model)
-            tensor = _pad_rows(cast(spec.name, whole), worker_spec.shape[0])
-            for rank, writer in enumerate(writers):
-                writer.write(name, take_slice(worker_spec, tensor, model, rank, tensor_parallel_size))
+def vllm_target(source: Source, dtype: torch.dtype, state: str, tensor_parallel_size: int, file_bytes: int) -> Target:
+    """One or more files of at most `file_bytes` a slice: each worker reads only its own bytes."""
+    check_divides(source.model, tensor_parallel_size)
+    files = []
+    for rank in range(tensor_parallel_size):
+        tensors = [OutputTensor(name, (), torch.float32, fill=1.0) for name in _scale_names(source.model)]
+        for spec in tensor_table(source.model):
+            tensors.append(vllm_tensor(source.model, spec, dtype, state, rank, tensor_parallel_size))
+        for part, group in enumerate(groups_under(tensors, file_bytes)):
+            files.append(OutputFile(f"model-rank-{rank}-part-{part}.safetensors", tuple(group)))
+    return Target(
+        VLLM,
+        f"vllm, {dtype_name(dtype)}, {tensor_parallel_size} tensor slices",
+        tuple(files),
+        {"contract": CONTRACT, "tensor_parallel_size": tensor_parallel_size},
+        lambda folder: write_model_folder(folder, source, dtype),
+    )
 
 
-def slices_bytes(checkpoint: Checkpoint, dtype: torch.dtype, tensor_parallel_size: int) -> int:
-    """Bytes of all the files' tensors in `dtype`."""
-    entries = _entries(checkpoint.model, dtype, tensor_parallel_size)
-    return sum(entry.size for entry in entries.values()) * tensor_parallel_size
-
-
-def _entries(model: ModelConfig, dtype: torch.dtype, size: int) -> dict[str, TensorEntry]:
-    entries = {name: TensorEntry((), torch.float32) for name in _scale_names(model)}
-    for spec in tensor_table(model):
-        name, worker_spec = _worker_tensor(spec, model)
-        entries[name] = TensorEntry(worker_spec.slice_shape(model, size), dtype)
-    return entries
-
-
-def _worker_tensor(spec: TensorSpec, model: ModelConfig) -> tuple[str, TensorSpec]:
-    """A tensor's name and slicing in vLLM; the tied embedding exists under the head's name only."""
-    if spec.slicing is Slicing.VOCABULARY:
-        shape = (_padded_rows(model), *spec.shape[1:])
-        return _HEAD, dataclasses.replace(spec, shape=shape, slicing=Slicing.COLUMN)
-    return PREFIX + spec.hf_name, spec
+def vllm_tensor(
+    model: ModelConfig, spec: TensorSpec, dtype: torch.dtype, state: str, rank: int, size: int
+) -> OutputTensor:
+    """What rank `rank` of `size` holds of the tensor `spec`: name, shape and rows, for writing and reading."""
+    placement = place(spec, model, rank, size, vocabulary=_padded_rows(model))
+    # The tied embedding exists under the head's name only.
+    name = _HEAD if spec.slicing is Slicing.VOCABULARY else PREFIX + spec.hf_name
+    shape = list(spec.shape)
+    shape[placement.dimension] = placement.rows
+    return OutputTensor(name, tuple(shape), dtype, spec, state, placement)
 
 
 def _scale_names(model: ModelConfig) -> list[str]:
@@ -93,11 +73,3 @@ def _scale_names(model: ModelConfig) -> list[str]:
 
 def _padded_rows(model: ModelConfig) -> int:
     return -(-model.vocab_size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-
-
-def _pad_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    if tensor.shape[0] == rows:
-        return tensor
-    padded = tensor.new_zeros((rows, *tensor.shape[1:]))
-    padded[: tensor.shape[0]] = tensor
-    return padded

@@ -39,6 +39,16 @@ def write_manifest(folder: Path, format: str, about: Mapping[str, Any], files: I
     return manifest
 
 
+def write_records(folder: Path, format: str, about: Mapping[str, Any], known: Mapping[str, FileRecord]) -> Manifest:
+    """`write_manifest` for all of `folder`, in which the `known` files were measured while they were written."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    names = sorted(path.relative_to(folder).as_posix() for path in paths)
+    records = {name: known[name] if name in known else FileRecord.of(folder / name) for name in names}
+    manifest = Manifest(format=format, about=dict(about), files=records)
+    write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
+    return manifest
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The folder's manifest, or None when the folder is absent or was never completed."""
     path = folder / MANIFEST

@@ -1,14 +1,17 @@
 """The verb: what it finds, what it refuses, what it leaves behind."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conversion.convert import convert
+from conversion import write
+from conversion.plan import OutputTensor
 from foundation.errors import UserError
-from tests.conversion.training_checkpoint import SMALL, commit, make_gpt2, write_training_checkpoint
+from tests.conversion.training_checkpoint import SMALL, commit, convert, make_gpt2, write_training_checkpoint
 
 WEIGHTS = "weights-stage-000-slice-001.safetensors"
 
@@ -48,8 +51,9 @@ def test_no_checkpoint(run: Path, tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "no checkpoint at .*nowhere")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "no checkpoint at .*empty")
-    convert(run, tmp_path / "hf", to="hf")
-    refused(tmp_path / "hf", "holds mtnlg-hf, not a training checkpoint")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("no model")
+    refused(tmp_path / "other", "no checkpoint at .*other")
 
 
 def test_torn_checkpoint_names_a_whole_one(run: Path, step: Path) -> None:
@@ -105,7 +109,7 @@ def test_pickled_code_is_not_run(run: Path, step: Path) -> None:
 
 
 def test_slices_of_hf_are_refused(run: Path) -> None:
-    refused(run, "--tensor-parallel-size is for --to vllm", tensor_parallel_size=2)
+    refused(run, "--tensor-parallel-size is not for --to hf", tensor_parallel_size=2)
 
 
 def test_tokenizer_larger_than_the_model(tmp_path: Path) -> None:
@@ -150,22 +154,63 @@ def test_a_folder_of_somebody_else_is_never_replaced(run: Path, step: Path) -> N
     assert (step / WEIGHTS).is_file()
 
 
-def test_interrupted_conversion_leaves_no_output(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conversion.safetensors_writer import SafetensorsWriter
-
-    original = SafetensorsWriter.write
-
-    def interrupted(self: SafetensorsWriter, name: str, tensor: torch.Tensor) -> None:
-        if "h.1." in name:
-            raise KeyboardInterrupt
-        original(self, name, tensor)
-
-    out = run.parent / "out"
-    monkeypatch.setattr(SafetensorsWriter, "write", interrupted)
+@pytest.mark.parametrize("to", ["hf", "vllm", "training"])
+def test_interrupted_anywhere_the_same_command_finishes_with_the_same_bytes(
+    run: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, options = run.parent / "out", {"to": to, "file_bytes": 40_000}
+    convert(run, run.parent / "whole", **options)
+    written = interrupt_at(monkeypatch, 25)
     with pytest.raises(KeyboardInterrupt):
-        convert(run, out, to="hf")
-    assert not out.exists()
+        convert(run, out, **options)
+    assert not list(out.rglob("manifest.json"))
+    assert not (out / "checkpoints" / "latest").exists()
+    first = list(written)
     monkeypatch.undo()
-    convert(run, out, to="hf")
-    assert (out / "manifest.json").is_file()
-    assert sorted(path.name for path in run.parent.iterdir()) == ["out", "run"]
+    again = interrupt_at(monkeypatch, 10_000)
+    convert(run, out, **options)
+    # Finished files are not written again; the one in which it stopped is.
+    assert 0 < len(set(first) & set(again)) < len(first)
+    assert contents(out) == contents(run.parent / "whole")
+    assert sorted(path.name for path in run.parent.iterdir()) == ["out", "run", "whole"]
+
+
+def test_a_leftover_of_another_conversion_is_not_continued(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run.parent / "out"
+    interrupt_at(monkeypatch, 20)
+    with pytest.raises(KeyboardInterrupt):
+        convert(run, out, to="hf", file_bytes=40_000)
+    monkeypatch.undo()
+    convert(run, out, to="vllm", tensor_parallel_size=2)
+    convert(run, run.parent / "whole", to="vllm", tensor_parallel_size=2)
+    assert contents(out) == contents(run.parent / "whole")
+
+
+def test_a_full_disk_is_one_line_and_is_finished_later(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: object, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    refused(run, "cannot be written: No space left on device")
+    monkeypatch.undo()
+    convert(run, run.parent / "out", to="hf")
+    assert (run.parent / "out" / "manifest.json").is_file()
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
+    """Stop the conversion, as Ctrl-C would, before its tensor number `count`; the list of those written grows."""
+    written: list[str] = []
+    original = write.make
+
+    def stopping(plan: object, tensor: OutputTensor, *rest: object) -> object:
+        if len(written) == count:
+            raise KeyboardInterrupt
+        written.append(f"{tensor.key}, slice {tensor.placement.rank if tensor.placement else 0}")
+        return original(plan, tensor, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(write, "make", stopping)
+    return written
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

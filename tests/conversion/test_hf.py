@@ -8,13 +8,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from conversion.cast import Cast
-from conversion.checkpoint import open_checkpoint
-from conversion.convert import convert
-from conversion.hf import write_hf
 from foundation.errors import UserError
 from foundation.packages import package_files
-from tests.conversion.training_checkpoint import SMALL, commit, make_gpt2, write_training_checkpoint
+from tests.conversion.training_checkpoint import SMALL, commit, convert, make_gpt2, write_training_checkpoint
 
 TEXTS = ["Hello world", "  two spaces, a tab\tand\nlines", "naïve café 東京 🚀", "it's 1234567 <|endoftext|> next", ""]
 
@@ -56,10 +52,8 @@ def test_export_in_several_files_loads_whole(tmp_path: Path) -> None:
 
     gpt2 = make_gpt2(SMALL)
     write_training_checkpoint(tmp_path / "run", gpt2, SMALL, tensor_parallel_size=2)
-    checkpoint = open_checkpoint(tmp_path / "run")
     folder = tmp_path / "hf"
-    folder.mkdir()
-    write_hf(folder, checkpoint, checkpoint.tensors(), Cast(torch.float32), file_bytes=60_000)
+    convert(tmp_path / "run", folder, to="hf", file_bytes=60_000)
 
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
     loaded = AutoModelForCausalLM.from_pretrained(folder)

@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conversion.convert import convert
 from foundation.errors import UserError
 from foundation.manifest import check_manifest, read_manifest
-from tests.conversion.training_checkpoint import SMALL, make_gpt2, write_training_checkpoint
+from tests.conversion.training_checkpoint import SMALL, convert, make_gpt2, write_training_checkpoint
 
 H, LAYERS, PADDED = SMALL.hidden_size, SMALL.num_layers, 320
 

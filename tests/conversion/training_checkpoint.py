@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from conversion.convert import Options
+from conversion.convert import convert as convert_with
 from foundation.formats import TRAINING
 from foundation.manifest import write_manifest
 from foundation.tokenizer import END_OF_TEXT
@@ -14,6 +16,12 @@ from training.checkpoint.names import weights_file
 from training.model.config import ModelConfig
 from training.model.slicing import take_slice
 from training.model.tensors import layer_kinds, layer_tensors
+
+
+def convert(source: Path, out: Path, *, overwrite: bool = False, **options: Any) -> None:
+    """The verb, its options as keywords."""
+    convert_with(source, out, Options(**options), overwrite=overwrite)
+
 
 SMALL = ModelConfig(num_layers=2, hidden_size=32, num_attention_heads=4, sequence_length=48, vocab_size=300)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conversion.convert import convert
 from tests.conftest import write_token_folder
+from tests.conversion.training_checkpoint import convert
 from training.config import TrainConfig
 from training.local_workers import run_local_workers
 

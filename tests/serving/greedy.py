@@ -5,8 +5,10 @@ from pathlib import Path
 
 import torch
 
-from conversion.checkpoint import open_checkpoint
+from conversion.open_source import open_source
+from conversion.whole import whole_tensor
 from training.model.gpt import GPT
+from training.model.tensors import tensor_table
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,11 +36,11 @@ def greedy_tokens(logits: Logits, prompts: Sequence[Sequence[int]], length: int)
 
 def training_logits(run: Path) -> Logits:
     """A training run's newest checkpoint, computed by the layers that trained it."""
-    checkpoint = open_checkpoint(run)
-    model = GPT(checkpoint.model)
+    source = open_source(run)
+    model = GPT(source.model)
     with torch.no_grad():
-        for spec, tensor in checkpoint.tensors():
-            model.table_parameters()[spec.name][: spec.shape[0]] = tensor
+        for spec in tensor_table(source.model):
+            model.table_parameters()[spec.name][: spec.shape[0]] = whole_tensor(source, spec)
     return model
 
 
@@ -53,6 +55,25 @@ def transformers_logits(folder: Path) -> Logits:
         return result
 
     return logits
+
+
+def prompt_log_probabilities(logits: Logits, prompt: Sequence[int]) -> list[float]:
+    """Log-probability of every token of the prompt but the first, given those before it, in nats."""
+    with torch.no_grad():
+        scores = logits(torch.tensor([list(prompt)]))[0].float().log_softmax(-1)
+    return [float(scores[place, token]) for place, token in enumerate(prompt[1:])]
+
+
+def served_log_probabilities(url: str, model: str, prompt: Sequence[int]) -> list[float]:
+    """The same from a running server."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        completion = client.completions.create(
+            model=model, prompt=list(prompt), max_tokens=1, extra_body={"prompt_logprobs": 0}
+        )
+    found = completion.choices[0].model_dump()["prompt_logprobs"]
+    return [held[str(token)]["logprob"] for held, token in zip(found[1:], prompt[1:], strict=True)]
 
 
 def served_tokens(url: str, model: str, prompts: Sequence[Sequence[int]], length: int) -> list[list[int]]:

@@ -6,7 +6,16 @@ import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.serving.greedy import LENGTH, PROMPTS, greedy_tokens, served_tokens, training_logits, transformers_logits
+from tests.serving.greedy import (
+    LENGTH,
+    PROMPTS,
+    greedy_tokens,
+    prompt_log_probabilities,
+    served_log_probabilities,
+    served_tokens,
+    training_logits,
+    transformers_logits,
+)
 from tests.serving.running_server import running_server
 
 pytest.importorskip("vllm")
@@ -22,6 +31,9 @@ def test_trained_exported_and_served_continue_alike(models: Path, size: int) -> 
 
     with running_server(str(models / f"vllm{size}")) as server:
         assert served_tokens(server.url, f"vllm{size}", PROMPTS, LENGTH) == expected
+        for prompt in (PROMPTS[0], PROMPTS[3] + expected[3]):
+            scores = prompt_log_probabilities(training_logits(models / "run"), prompt)
+            assert served_log_probabilities(server.url, f"vllm{size}", prompt) == pytest.approx(scores, abs=1e-3)
         if size == 2:
             _streaming(server.url)
             _routes(server.url)

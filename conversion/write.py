@@ -1,0 +1,205 @@
+"""Carrying out a plan: a tensor at a time, hashed while it is written, and resumed file by file."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from conversion.cast import Cast
+from conversion.plan import OutputFile, OutputTensor, Plan
+from conversion.progress import Advance
+from conversion.safetensors_file import Entry, SafetensorsFile
+from conversion.source import check_replicas
+from conversion.torch_zip_layout import TorchZip
+from foundation.errors import UserError
+from foundation.files import fsync_folder, read_json, write_json
+from foundation.manifest import FileRecord
+
+_JOURNAL = "journal.json"
+
+
+@dataclass
+class Written:
+    """What was written: every file's record, and every tensor's SHA-256 by file and key."""
+
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    tensors: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+class Container(Protocol):
+    """A file format as a sequence that is written from its beginning to its end: bytes, a tensor, ..., bytes."""
+
+    entries: Sequence[Entry]  # the tensors in the order of the file
+
+    def checksum(self, data: memoryview) -> int:
+        """The format's own checksum of a tensor's bytes; 0 where it has none."""
+
+    def between(self, checksums: Sequence[int]) -> bytes:
+        """The bytes behind the tensors with these checksums: ahead of the next one, or to the file's end."""
+
+
+def write_files(plan: Plan, folder: Path, about: dict[str, Any], cast: Cast, progress: Advance) -> Written:
+    """Write the plan's files into `folder`, leaving out those that an interrupted attempt at the same finished.
+
+    `about` says what "the same" is. The journal of finished files lies in `folder` until `forget_journal`.
+    """
+    done = _read_journal(folder, about)
+    for file in plan.files:
+        if file.name in done.files:
+            progress(file.size, file.name)
+            continue
+        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+        done.files[file.name], done.tensors[file.name] = _write_file(plan, file, folder / file.name, cast, progress)
+        _write_journal(folder, about, done)
+    return done
+
+
+def forget_journal(folder: Path) -> None:
+    """Remove the journal: all files are there."""
+    (folder / _JOURNAL).unlink(missing_ok=True)
+    fsync_folder(folder)
+
+
+def _write_file(
+    plan: Plan, file: OutputFile, path: Path, cast: Cast, progress: Advance
+) -> tuple[FileRecord, dict[str, str]]:
+    container = _container(file)
+    by_key = {tensor.key: tensor for tensor in file.tensors}
+    writer = None
+    try:
+        writer = _FileWriter(path, container)
+        for entry in container.entries:
+            writer.write(entry, lambda stack, tensor=by_key[entry.key]: make(plan, tensor, cast, stack))  # type: ignore[misc]
+            progress(entry.size, entry.key)
+        return writer.finish()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _container(file: OutputFile) -> Container:
+    if file.tree is not None:
+        return TorchZip(file.tree, file.tensors)
+    return SafetensorsFile([(tensor.key, tensor.shape, tensor.dtype) for tensor in file.tensors], file.metadata)
+
+
+def make(plan: Plan, tensor: OutputTensor, cast: Cast, stack: ExitStack) -> torch.Tensor:
+    """The tensor as it will be stored, contiguous. It may be a view of a file that is mapped until `stack` ends."""
+    if tensor.spec is None or tensor.placement is None:
+        return torch.full(tensor.shape, tensor.fill, dtype=tensor.dtype)
+    inputs, copies, dimension = plan.inputs(tensor), plan.copies(tensor), tensor.placement.dimension
+    if tensor.placement.rank == 0 and tensor.part is None:
+        check_replicas(plan.source, tensor.spec, inputs)
+    opened = {number: stack.enter_context(inputs[number].open()) for number in sorted({copy.source for copy in copies})}
+    whole = len(copies) == 1 and copies[0].length == tensor.placement.rows
+    if whole and not tensor.transposed and inputs[copies[0].source].dtype == tensor.dtype:
+        made = opened[copies[0].source].narrow(dimension, copies[0].start, copies[0].length).contiguous()
+    else:
+        shape = tensor.slice_shape
+        # Copied in the order of what is stored, whatever the orientation of source and target.
+        made = torch.empty(shape[::-1] if tensor.transposed else shape, dtype=tensor.dtype)
+        oriented = made.t() if tensor.transposed else made
+        if sum(copy.length for copy in copies) < tensor.placement.rows:
+            made.zero_()
+        for copy in copies:
+            source = opened[copy.source].narrow(dimension, copy.start, copy.length)
+            oriented.narrow(dimension, copy.target, copy.length).copy_(source)
+            cast.count_overflows(tensor.spec.name, source, oriented.narrow(dimension, copy.target, copy.length))
+    return made if tensor.part is None else made.flatten()[slice(*tensor.part)]
+
+
+class _FileWriter:
+    """Writes one file: the caller makes a tensor while two threads hash and write the one before."""
+
+    def __init__(self, path: Path, container: Container) -> None:
+        self._container = container
+        self._checksums: list[int] = []
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._pending: list[Future[None]] = []
+        self._stack = ExitStack()
+        self._tensors: dict[str, str] = {}
+
+    def write(self, entry: Entry, make: Callable[[ExitStack], torch.Tensor]) -> None:
+        """Write the tensor that `make` returns at the place of `entry`, which must be the next in the file."""
+        with ExitStack() as stack:
+            tensor = make(stack)
+            held = stack.pop_all()
+        self._settle()
+        self._stack = held
+        self._write_between()
+        data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+        hashing, writing = self._threads
+        self._pending = [
+            hashing.submit(self._digest.update, data),
+            writing.submit(self._write_and_hash, entry, data),
+        ]
+        self._size += len(data)
+
+    def finish(self) -> tuple[FileRecord, dict[str, str]]:
+        """Wait for everything to be on the disk; the file's record, and the SHA-256 of each tensor."""
+        self._settle()
+        self._write_between()
+        os.fsync(self._descriptor)
+        return FileRecord(size=self._size, sha256=self._digest.hexdigest()), self._tensors
+
+    def close(self) -> None:
+        """End the threads and close the file."""
+        for threads in self._threads:
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._stack.close()
+        os.close(self._descriptor)
+
+    def _write_between(self) -> None:
+        content = self._container.between(self._checksums)
+        _write_all(self._descriptor, memoryview(content), self._size)
+        self._digest.update(content)
+        self._size += len(content)
+
+    def _write_and_hash(self, entry: Entry, data: memoryview) -> None:
+        _write_all(self._descriptor, data, entry.offset)
+        self._tensors[entry.key] = hashlib.sha256(data).hexdigest()
+        self._checksums.append(self._container.checksum(data))
+
+    def _settle(self) -> None:
+        pending, self._pending = self._pending, []
+        for future in pending:
+            future.result()
+        self._stack.close()
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(descriptor, data[: 1 << 30], offset)
+        data, offset = data[count:], offset + count
+
+
+def _read_journal(folder: Path, about: dict[str, Any]) -> Written:
+    """What an interrupted attempt at the same finished; a leftover of anything else is removed."""
+    path = folder / _JOURNAL
+    journal = read_json(path) if path.is_file() else {}
+    if journal.get("about") != about:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        return Written()
+    done = Written({name: FileRecord(**record) for name, record in journal["files"].items()}, journal["tensors"])
+    for name, record in list(done.files.items()):
+        if not (folder / name).is_file() or (folder / name).stat().st_size != record.size:
+            del done.files[name], done.tensors[name]
+    return done
+
+
+def _write_journal(folder: Path, about: dict[str, Any], done: Written) -> None:
+    files = {name: record.model_dump() for name, record in done.files.items()}
+    write_json(folder / _JOURNAL, {"about": about, "files": files, "tensors": done.tensors})

@@ -67,7 +67,7 @@ def bare_step(shape: Shape, device: torch.device, *, compiled: bool) -> Step:
 
 def engine_step(shape: Shape, *, compiled: bool) -> Step:
     """This project's engine, DeepSpeed's pipeline with ZeRO-1, on one rank: the same recipe as `bare_step`."""
-    _join_alone()
+    join_alone()
     config = TrainConfig.model_validate(
         {
             "model": shape.model,
@@ -123,7 +123,7 @@ def hugging_face_step(shape: Shape, device: torch.device, *, autocast: bool, com
     return step
 
 
-def _join_alone() -> None:
+def join_alone() -> None:
     """Be the one rank of a job, as the launcher would arrange it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -14,6 +14,7 @@ import torch
 from conversion.agreement import verify_conversion
 from conversion.cast import Cast, dtype_name
 from conversion.hf import hf_target
+from conversion.journal import Written, forget_journal
 from conversion.megatron import megatron_target
 from conversion.open_source import open_source
 from conversion.plan import Plan
@@ -23,7 +24,7 @@ from conversion.source import WEIGHT, Source
 from conversion.target import Target
 from conversion.training import training_target
 from conversion.vllm import vllm_target
-from conversion.write import Written, forget_journal, write_files
+from conversion.write import write_files
 from foundation.errors import UserError
 from foundation.files import fsync_folder, write_text
 from foundation.formats import TRAINING

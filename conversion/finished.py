@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
+from conversion.journal import is_unfinished, read_journal
 from conversion.open_source import open_source
 from conversion.source import Source
 from foundation.errors import UserError
-from foundation.files import read_json
 from training.checkpoint.names import checkpoint_root
-
-# conversion.write keeps it in the folder that it fills.
-_JOURNAL = "journal.json"
 
 
 def open_finished(path: Path) -> Source:
@@ -17,14 +14,14 @@ def open_finished(path: Path) -> Source:
 
     Raises UserError when there is none, when it is a configuration, or when its writing was interrupted.
     """
-    if (path / _JOURNAL).is_file():
+    if is_unfinished(path):
         raise _unfinished(path)
     try:
         source = open_source(path)
     except UserError:
         # What is there cannot be opened: then say so if it is because its conversion was interrupted.
         for building in [_building(path), *sorted(checkpoint_root(path).glob(".*.unfinished"))]:
-            if (building / _JOURNAL).is_file():
+            if is_unfinished(building):
                 raise _unfinished(building) from None
         raise
     if not source.identity:
@@ -48,7 +45,7 @@ def _building(path: Path) -> Path:
 
 
 def _unfinished(folder: Path) -> UserError:
-    done = len(read_json(folder / _JOURNAL)["files"])
+    done = len(read_journal(folder)[1].files)
     return UserError(
         f"{folder} is an unfinished conversion, interrupted after {done} files; give the same mtnlg convert again "
         "to finish it"

@@ -18,4 +18,8 @@ def whole_tensor(source: Source, spec: TensorSpec, state: str = WEIGHT) -> torch
     placement = place(spec, source.model, 0, 1, vocabulary=source.model.vocab_size)
     output = OutputTensor(spec.name, spec.shape, dtype, spec, state, placement)
     with ExitStack() as stack:
-        return make(Plan(source, ()), output, Cast(dtype), stack).clone()
+        return make(Plan(source, ()), output, Cast(dtype), _room, stack).clone()
+
+
+def _room(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)

@@ -2,35 +2,27 @@
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from conversion.cast import Cast
+from conversion.journal import Written, add_to_journal, resume_journal
 from conversion.plan import OutputFile, OutputTensor, Plan
 from conversion.progress import Advance
 from conversion.safetensors_file import Entry, SafetensorsFile
 from conversion.source import check_replicas
 from conversion.torch_zip_layout import TorchZip
 from foundation.errors import UserError
-from foundation.files import fsync_folder, read_json, write_json
 from foundation.manifest import FileRecord
 
-_JOURNAL = "journal.json"
-
-
-@dataclass
-class Written:
-    """What was written: every file's record, and every tensor's SHA-256 by file and key."""
-
-    files: dict[str, FileRecord] = field(default_factory=dict)
-    tensors: dict[str, dict[str, str]] = field(default_factory=dict)
+# Room for a tensor of that shape and dtype.
+Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 class Container(Protocol):
@@ -50,25 +42,21 @@ def write_files(plan: Plan, folder: Path, about: dict[str, Any], cast: Cast, pro
 
     `about` says what "the same" is. The journal of finished files lies in `folder` until `forget_journal`.
     """
-    done = _read_journal(folder, about)
+    done, buffers = resume_journal(folder, about), Buffers()
     for file in plan.files:
         if file.name in done.files:
             progress(file.size, file.name)
             continue
         (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
-        done.files[file.name], done.tensors[file.name] = _write_file(plan, file, folder / file.name, cast, progress)
-        _write_journal(folder, about, done)
+        done.files[file.name], done.tensors[file.name] = _write_file(
+            plan, file, folder / file.name, cast, buffers, progress
+        )
+        add_to_journal(folder, file.name, done)
     return done
 
 
-def forget_journal(folder: Path) -> None:
-    """Remove the journal: all files are there."""
-    (folder / _JOURNAL).unlink(missing_ok=True)
-    fsync_folder(folder)
-
-
 def _write_file(
-    plan: Plan, file: OutputFile, path: Path, cast: Cast, progress: Advance
+    plan: Plan, file: OutputFile, path: Path, cast: Cast, buffers: "Buffers", progress: Advance
 ) -> tuple[FileRecord, dict[str, str]]:
     container = _container(file)
     by_key = {tensor.key: tensor for tensor in file.tensors}
@@ -76,7 +64,7 @@ def _write_file(
     try:
         writer = _FileWriter(path, container)
         for entry in container.entries:
-            writer.write(entry, lambda stack, tensor=by_key[entry.key]: make(plan, tensor, cast, stack))  # type: ignore[misc]
+            writer.write(entry, partial(make, plan, by_key[entry.key], cast, buffers))
             progress(entry.size, entry.key)
         return writer.finish()
     except OSError as error:
@@ -92,8 +80,11 @@ def _container(file: OutputFile) -> Container:
     return SafetensorsFile([(tensor.key, tensor.shape, tensor.dtype) for tensor in file.tensors], file.metadata)
 
 
-def make(plan: Plan, tensor: OutputTensor, cast: Cast, stack: ExitStack) -> torch.Tensor:
-    """The tensor as it will be stored, contiguous. It may be a view of a file that is mapped until `stack` ends."""
+def make(plan: Plan, tensor: OutputTensor, cast: Cast, allocate: Allocate, stack: ExitStack) -> torch.Tensor:
+    """The tensor as it will be stored, contiguous, in memory from `allocate`.
+
+    It may be a view of a file instead, which is mapped until `stack` ends.
+    """
     if tensor.spec is None or tensor.placement is None:
         return torch.full(tensor.shape, tensor.fill, dtype=tensor.dtype)
     inputs, copies, dimension = plan.inputs(tensor), plan.copies(tensor), tensor.placement.dimension
@@ -101,12 +92,13 @@ def make(plan: Plan, tensor: OutputTensor, cast: Cast, stack: ExitStack) -> torc
         check_replicas(plan.source, tensor.spec, inputs)
     opened = {number: stack.enter_context(inputs[number].open()) for number in sorted({copy.source for copy in copies})}
     whole = len(copies) == 1 and copies[0].length == tensor.placement.rows
-    if whole and not tensor.transposed and inputs[copies[0].source].dtype == tensor.dtype:
-        made = opened[copies[0].source].narrow(dimension, copies[0].start, copies[0].length).contiguous()
+    as_it_is = opened[copies[0].source].narrow(dimension, copies[0].start, copies[0].length) if whole else None
+    if as_it_is is not None and not tensor.transposed and as_it_is.dtype == tensor.dtype and as_it_is.is_contiguous():
+        made = as_it_is
     else:
         shape = tensor.slice_shape
         # Copied in the order of what is stored, whatever the orientation of source and target.
-        made = torch.empty(shape[::-1] if tensor.transposed else shape, dtype=tensor.dtype)
+        made = allocate(shape[::-1] if tensor.transposed else shape, tensor.dtype)
         oriented = made.t() if tensor.transposed else made
         if sum(copy.length for copy in copies) < tensor.placement.rows:
             made.zero_()
@@ -117,8 +109,26 @@ def make(plan: Plan, tensor: OutputTensor, cast: Cast, stack: ExitStack) -> torc
     return made if tensor.part is None else made.flatten()[slice(*tensor.part)]
 
 
+class Buffers:
+    """Memory for two tensors in turn: one is written while the next is made. Fresh pages cost more than the copying."""
+
+    def __init__(self) -> None:
+        self._held = [torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)]
+
+    def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Room for a tensor, until the next but one is asked for."""
+        size = torch.Size(shape).numel() * dtype.itemsize
+        oldest = self._held.pop(0)
+        if oldest.numel() < size:
+            # Freed first, so that the two are never three.
+            oldest = torch.empty(0, dtype=torch.uint8)
+            oldest = torch.empty(size, dtype=torch.uint8)
+        self._held.append(oldest)
+        return oldest[:size].view(dtype).view(shape)
+
+
 class _FileWriter:
-    """Writes one file: the caller makes a tensor while two threads hash and write the one before."""
+    """Writes one file: the caller makes a tensor while three threads hash and write the one before."""
 
     def __init__(self, path: Path, container: Container) -> None:
         self._container = container
@@ -126,7 +136,7 @@ class _FileWriter:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self._digest = hashlib.sha256()
         self._size = 0
-        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._threads = ThreadPoolExecutor(3)
         self._pending: list[Future[None]] = []
         self._stack = ExitStack()
         self._tensors: dict[str, str] = {}
@@ -140,10 +150,11 @@ class _FileWriter:
         self._stack = held
         self._write_between()
         data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-        hashing, writing = self._threads
+        # hashlib and pwrite let the other threads run.
         self._pending = [
-            hashing.submit(self._digest.update, data),
-            writing.submit(self._write_and_hash, entry, data),
+            self._threads.submit(self._digest.update, data),
+            self._threads.submit(self._hash, entry, data),
+            self._threads.submit(_write_all, self._descriptor, data, entry.offset),
         ]
         self._size += len(data)
 
@@ -156,8 +167,7 @@ class _FileWriter:
 
     def close(self) -> None:
         """End the threads and close the file."""
-        for threads in self._threads:
-            threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         self._stack.close()
         os.close(self._descriptor)
 
@@ -167,8 +177,7 @@ class _FileWriter:
         self._digest.update(content)
         self._size += len(content)
 
-    def _write_and_hash(self, entry: Entry, data: memoryview) -> None:
-        _write_all(self._descriptor, data, entry.offset)
+    def _hash(self, entry: Entry, data: memoryview) -> None:
         self._tensors[entry.key] = hashlib.sha256(data).hexdigest()
         self._checksums.append(self._container.checksum(data))
 
@@ -183,23 +192,3 @@ def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
     while data:
         count = os.pwrite(descriptor, data[: 1 << 30], offset)
         data, offset = data[count:], offset + count
-
-
-def _read_journal(folder: Path, about: dict[str, Any]) -> Written:
-    """What an interrupted attempt at the same finished; a leftover of anything else is removed."""
-    path = folder / _JOURNAL
-    journal = read_json(path) if path.is_file() else {}
-    if journal.get("about") != about:
-        shutil.rmtree(folder)
-        folder.mkdir()
-        return Written()
-    done = Written({name: FileRecord(**record) for name, record in journal["files"].items()}, journal["tensors"])
-    for name, record in list(done.files.items()):
-        if not (folder / name).is_file() or (folder / name).stat().st_size != record.size:
-            del done.files[name], done.tensors[name]
-    return done
-
-
-def _write_journal(folder: Path, about: dict[str, Any], done: Written) -> None:
-    files = {name: record.model_dump() for name, record in done.files.items()}
-    write_json(folder / _JOURNAL, {"about": about, "files": files, "tensors": done.tensors})

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,10 @@ def interrupted(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **opti
     """A conversion that stops in the second block, some files finished."""
     original = conversion.write.make
 
-    def make(plan: Plan, tensor: OutputTensor, cast: Any, stack: ExitStack) -> torch.Tensor:
+    def make(plan: Plan, tensor: OutputTensor, *rest: Any) -> torch.Tensor:
         if tensor.spec is not None and tensor.spec.name.startswith("layers.1.mlp"):
             raise KeyboardInterrupt
-        return original(plan, tensor, cast, stack)
+        return original(plan, tensor, *rest)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(conversion.write, "make", make)

@@ -105,7 +105,8 @@ def test_what_checkpoints_hold_besides_tensors(tmp_path: Path, monkeypatch: pyte
         2,
         torch.bfloat16,
     )
-    assert args.state["kind"].name == "megatron.core.enums.Kind"
+    # Python 3.11 before 3.11.4 pickles a member of an enum as `getattr` of its class.
+    assert args.state["kind"].name in ("megatron.core.enums.Kind", "builtins.getattr")
     assert args.state["kind"].args == (1,)
     assert isinstance(found["rng"][1], TorchTensor)
 

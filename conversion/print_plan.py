@@ -52,7 +52,7 @@ def _kind(plan: Plan, tensor: OutputTensor, spec: TensorSpec) -> tuple[str, str,
     slices = len({copy.source for copy in copies})
     cast = "" if plan.inputs(tensor)[0].dtype == tensor.dtype else f", cast to {dtype_name(tensor.dtype)}"
     padding = (tensor.placement.rows if tensor.placement else 0) - sum(copy.length for copy in copies)
-    made = f"{len(copies)} runs of {slices} slices" if len(copies) > 1 else "1 run of 1 slice"
+    made = f"{_count(len(copies), 'run')} of {_count(slices, 'slice')}"
     extra = f", {padding} rows of padding" if padding else ""
     part = ", a part" if tensor.part is not None else ""
     state = "" if tensor.state == "weight" else f" ({tensor.state})"
@@ -63,6 +63,10 @@ def _kind(plan: Plan, tensor: OutputTensor, spec: TensorSpec) -> tuple[str, str,
 def _general(spec: TensorSpec) -> str:
     """The name with the block's number left out."""
     return ".".join("N" if part.isdigit() else part for part in spec.name.split("."))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _size(file: OutputFile) -> int:

@@ -4,7 +4,9 @@ import importlib.metadata
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +92,11 @@ def convert(
 
 
 def _write(plan: Plan, target: Target, out: Path, folder: Path, about: dict[str, Any], cast: Cast) -> None:
-    _check_files(plan)
     started = time.monotonic()
     building = folder.resolve().with_name(f".{folder.name}.unfinished")
     _check_space(plan, building)
-    written = _build(plan, target, building, about, cast)
+    with _files_checked_meanwhile(plan, building):
+        written = _build(plan, target, building, about, cast)
     _commit(target, building, folder, {**about, "tensors": written.tensors}, written)
     if target.format == TRAINING:
         write_text(checkpoint_root(out) / LATEST, folder.name)
@@ -175,17 +177,40 @@ def _comparable(about: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in about.items() if key not in ("versions", "tensors")}
 
 
-def _check_files(plan: Plan) -> None:
-    """Raise UserError unless every file that the plan reads is as the source's own manifest says."""
+@contextmanager
+def _files_checked_meanwhile(plan: Plan, building: Path) -> Iterator[None]:
+    """Compare every file that the plan reads with the source's own manifest while the block runs.
+
+    Raises UserError at the block's end when one is damaged, which says more than what the block may have stumbled on;
+    what was made of it is removed.
+    """
+    with ThreadPoolExecutor(1) as threads:
+        checks = [threads.submit(plan.source.problems, [name]) for name in _files_read(plan)]
+        try:
+            yield
+        except UserError:
+            _raise_problems(checks, building)
+            raise
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+        _raise_problems(checks, building)
+
+
+def _files_read(plan: Plan) -> list[str]:
+    """The names of the files that hold what the plan reads, as far as the source's manifest lists them."""
     tensors = [tensor for file in plan.files for tensor in file.tensors]
     extents = (extent for tensor in tensors for piece in plan.inputs(tensor) for extent in piece.extents)
-    names = {extent.file.relative_to(plan.source.path).as_posix() for extent in extents} & set(plan.source.files)
+    names = {file.relative_to(plan.source.path).as_posix() for file in {extent.file for extent in extents}}
     if plan.source.tokenizer is not None:
         names |= {name for name in plan.source.files if (plan.source.path / name).parent == plan.source.tokenizer}
-    with ThreadPoolExecutor(2) as threads:
-        found = threads.map(lambda name: plan.source.problems([name]), sorted(names))
-        problems = [problem for lines in found for problem in lines]
+    return sorted(names & set(plan.source.files))
+
+
+def _raise_problems(checks: Sequence[Future[list[str]]], building: Path) -> None:
+    problems = [problem for check in checks for problem in check.result()]
     if problems:
+        shutil.rmtree(building, ignore_errors=True)
         more = f" (and {len(problems) - 1} more files are damaged)" if len(problems) > 1 else ""
         raise UserError(f"damaged checkpoint: {problems[0]}{more}; use another checkpoint or copy it again")
 

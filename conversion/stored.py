@@ -1,6 +1,7 @@
 """Tensors where they lie in files, without opening, unpickling or building anything: a file, an offset, a shape."""
 
 import mmap
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,28 @@ class StoredSlice:
             tensor = flat.view(self.shape)
             yield tensor.t() if self.transposed else tensor
 
+    def read(self, rows: slice, room: torch.Tensor) -> torch.Tensor:
+        """These rows of the slice as stored, read into `room`, a flat tensor of bytes; the same errors as `open`.
+
+        Read, not mapped: memory that is used again costs no new pages.
+        """
+        width = torch.Size(self.shape[1:]).numel()
+        first, count = rows.start * width, (rows.stop - rows.start) * width
+        flat = room[: count * self.dtype.itemsize].view(self.dtype)
+        end = first
+        for extent in sorted(self.extents, key=lambda extent: extent.start):
+            begin, stop = max(first, extent.start), min(first + count, extent.start + extent.count)
+            if begin < stop:
+                if begin != end:
+                    raise UserError(f"{extent.file}: its part starts at element {extent.start} instead of {end}")
+                place = flat[begin - first : stop - first].view(torch.uint8).numpy()
+                _read(extent.file, extent.offset + (begin - extent.start) * self.dtype.itemsize, place.data)
+                end = stop
+        if end != first + count:
+            names = ", ".join(sorted({extent.file.name for extent in self.extents}))
+            raise UserError(f"{names}: {end} elements where a tensor of shape {self.shape} should be")
+        return flat.view(rows.stop - rows.start, *self.shape[1:])
+
     def _joined(self, parts: list[torch.Tensor]) -> torch.Tensor:
         order = sorted(range(len(parts)), key=lambda number: self.extents[number].start)
         end = 0
@@ -65,6 +88,19 @@ class StoredSlice:
                 raise UserError(f"{file}: its part starts at element {self.extents[number].start} instead of {end}")
             end += self.extents[number].count
         return torch.cat([parts[number] for number in order])
+
+
+def _read(file: Path, offset: int, room: memoryview) -> None:
+    """Fill `room` from byte `offset` of `file`."""
+    try:
+        with file.open("rb", buffering=0) as handle:
+            while room:
+                count = os.preadv(handle.fileno(), [room[: 1 << 30]], offset)
+                if count == 0:
+                    raise UserError(f"{file} is cut short: a tensor in it ends {len(room)} bytes beyond its end")
+                room, offset = room[count:], offset + count
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
 
 
 @contextmanager

@@ -2,10 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,16 +11,15 @@ import torch
 
 from conversion.cast import Cast
 from conversion.journal import Written, add_to_journal, resume_journal
+from conversion.placement import Copy, Placement
 from conversion.plan import OutputFile, OutputTensor, Plan
 from conversion.progress import Advance
 from conversion.safetensors_file import Entry, SafetensorsFile
 from conversion.source import check_replicas
+from conversion.stored import StoredSlice
 from conversion.torch_zip_layout import TorchZip
 from foundation.errors import UserError
 from foundation.manifest import FileRecord
-
-# Room for a tensor of that shape and dtype.
-Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 class Container(Protocol):
@@ -42,21 +39,21 @@ def write_files(plan: Plan, folder: Path, about: dict[str, Any], cast: Cast, pro
 
     `about` says what "the same" is. The journal of finished files lies in `folder` until `forget_journal`.
     """
-    done, buffers = resume_journal(folder, about), Buffers()
+    done, room = resume_journal(folder, about), Room()
     for file in plan.files:
         if file.name in done.files:
             progress(file.size, file.name)
             continue
         (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
         done.files[file.name], done.tensors[file.name] = _write_file(
-            plan, file, folder / file.name, cast, buffers, progress
+            plan, file, folder / file.name, cast, room, progress
         )
         add_to_journal(folder, file.name, done)
     return done
 
 
 def _write_file(
-    plan: Plan, file: OutputFile, path: Path, cast: Cast, buffers: "Buffers", progress: Advance
+    plan: Plan, file: OutputFile, path: Path, cast: Cast, room: "Room", progress: Advance
 ) -> tuple[FileRecord, dict[str, str]]:
     container = _container(file)
     by_key = {tensor.key: tensor for tensor in file.tensors}
@@ -64,7 +61,7 @@ def _write_file(
     try:
         writer = _FileWriter(path, container)
         for entry in container.entries:
-            writer.write(entry, partial(make, plan, by_key[entry.key], cast, buffers))
+            writer.write(entry, make(plan, by_key[entry.key], cast, room))
             progress(entry.size, entry.key)
         return writer.finish()
     except OSError as error:
@@ -80,51 +77,84 @@ def _container(file: OutputFile) -> Container:
     return SafetensorsFile([(tensor.key, tensor.shape, tensor.dtype) for tensor in file.tensors], file.metadata)
 
 
-def make(plan: Plan, tensor: OutputTensor, cast: Cast, allocate: Allocate, stack: ExitStack) -> torch.Tensor:
-    """The tensor as it will be stored, contiguous, in memory from `allocate`.
-
-    It may be a view of a file instead, which is mapped until `stack` ends.
-    """
+def make(plan: Plan, tensor: OutputTensor, cast: Cast, room: "Room") -> torch.Tensor:
+    """The tensor as it will be stored, contiguous, in memory from `room`."""
     if tensor.spec is None or tensor.placement is None:
         return torch.full(tensor.shape, tensor.fill, dtype=tensor.dtype)
-    inputs, copies, dimension = plan.inputs(tensor), plan.copies(tensor), tensor.placement.dimension
+    inputs, copies = plan.inputs(tensor), plan.copies(tensor)
     if tensor.placement.rank == 0 and tensor.part is None:
         check_replicas(plan.source, tensor.spec, inputs)
-    opened = {number: stack.enter_context(inputs[number].open()) for number in sorted({copy.source for copy in copies})}
-    whole = len(copies) == 1 and copies[0].length == tensor.placement.rows
-    as_it_is = opened[copies[0].source].narrow(dimension, copies[0].start, copies[0].length) if whole else None
-    if as_it_is is not None and not tensor.transposed and as_it_is.dtype == tensor.dtype and as_it_is.is_contiguous():
-        made = as_it_is
+    shape = tensor.slice_shape
+    stored_shape = shape[::-1] if tensor.transposed else shape
+    made = room.output(torch.Size(shape).numel() * tensor.dtype.itemsize).view(tensor.dtype).view(stored_shape)
+    if len(copies) == 1 and _verbatim(tensor, tensor.placement, inputs[copies[0].source], copies[0]):
+        along_rows = tensor.placement.dimension == 0
+        first = copies[0].start if along_rows else 0
+        inputs[copies[0].source].read(slice(first, first + made.shape[0]), made.flatten().view(torch.uint8))
     else:
-        shape = tensor.slice_shape
-        # Copied in the order of what is stored, whatever the orientation of source and target.
-        made = allocate(shape[::-1] if tensor.transposed else shape, tensor.dtype)
-        oriented = made.t() if tensor.transposed else made
         if sum(copy.length for copy in copies) < tensor.placement.rows:
             made.zero_()
-        for copy in copies:
-            source = opened[copy.source].narrow(dimension, copy.start, copy.length)
-            oriented.narrow(dimension, copy.target, copy.length).copy_(source)
-            cast.count_overflows(tensor.spec.name, source, oriented.narrow(dimension, copy.target, copy.length))
+        # Copied in the order of what is stored, whatever the orientation of source and target.
+        _copy(tensor, inputs, copies, made.t() if tensor.transposed else made, cast, room)
     return made if tensor.part is None else made.flatten()[slice(*tensor.part)]
 
 
-class Buffers:
-    """Memory for two tensors in turn: one is written while the next is made. Fresh pages cost more than the copying."""
+def _verbatim(tensor: OutputTensor, placement: Placement, source: StoredSlice, copy: Copy) -> bool:
+    """Whether the stored bytes of one slice, or of consecutive rows of it, are the output's."""
+    same = source.dtype == tensor.dtype and not source.transposed and not tensor.transposed
+    return same and copy.length == placement.rows and (placement.dimension == 0 or copy.length == source.shape[1])
+
+
+def _copy(
+    tensor: OutputTensor,
+    inputs: Sequence[StoredSlice],
+    copies: Sequence[Copy],
+    made: torch.Tensor,
+    cast: Cast,
+    room: "Room",
+) -> None:
+    """Carry out the copies, a source at a time; `made` is in the table's orientation."""
+    if tensor.spec is None or tensor.placement is None:
+        return
+    dimension = tensor.placement.dimension
+    for number in sorted({copy.source for copy in copies}):
+        source = inputs[number]
+        stored = source.read(slice(0, source.shape[0]), room.input(source.size))
+        held = stored.t() if source.transposed else stored
+        for copy in copies:
+            if copy.source == number:
+                before = held.narrow(dimension, copy.start, copy.length)
+                after = made.narrow(dimension, copy.target, copy.length)
+                after.copy_(before)
+                cast.count_overflows(tensor.spec.name, before, after)
+
+
+class Room:
+    """Memory that is used again and again, in bytes: fresh pages cost more than the copying.
+
+    There are two rooms for outputs in turn, since one is written while the next is made, and one for an input.
+    """
 
     def __init__(self) -> None:
-        self._held = [torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)]
+        self._outputs = [torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)]
+        self._input = torch.empty(0, dtype=torch.uint8)
 
-    def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Room for a tensor, until the next but one is asked for."""
-        size = torch.Size(shape).numel() * dtype.itemsize
-        oldest = self._held.pop(0)
+    def output(self, size: int) -> torch.Tensor:
+        """Room for an output, until the next but one is asked for."""
+        oldest = self._outputs.pop(0)
         if oldest.numel() < size:
             # Freed first, so that the two are never three.
             oldest = torch.empty(0, dtype=torch.uint8)
             oldest = torch.empty(size, dtype=torch.uint8)
-        self._held.append(oldest)
-        return oldest[:size].view(dtype).view(shape)
+        self._outputs.append(oldest)
+        return oldest[:size]
+
+    def input(self, size: int) -> torch.Tensor:
+        """Room for an input, until the next is asked for."""
+        if self._input.numel() < size:
+            self._input = torch.empty(0, dtype=torch.uint8)
+            self._input = torch.empty(size, dtype=torch.uint8)
+        return self._input[:size]
 
 
 class _FileWriter:
@@ -138,16 +168,11 @@ class _FileWriter:
         self._size = 0
         self._threads = ThreadPoolExecutor(3)
         self._pending: list[Future[None]] = []
-        self._stack = ExitStack()
         self._tensors: dict[str, str] = {}
 
-    def write(self, entry: Entry, make: Callable[[ExitStack], torch.Tensor]) -> None:
-        """Write the tensor that `make` returns at the place of `entry`, which must be the next in the file."""
-        with ExitStack() as stack:
-            tensor = make(stack)
-            held = stack.pop_all()
+    def write(self, entry: Entry, tensor: torch.Tensor) -> None:
+        """Write `tensor` at the place of `entry`, which must be the next in the file; it may not change meanwhile."""
         self._settle()
-        self._stack = held
         self._write_between()
         data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
         # hashlib and pwrite let the other threads run.
@@ -168,7 +193,6 @@ class _FileWriter:
     def close(self) -> None:
         """End the threads and close the file."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._stack.close()
         os.close(self._descriptor)
 
     def _write_between(self) -> None:
@@ -185,7 +209,6 @@ class _FileWriter:
         pending, self._pending = self._pending, []
         for future in pending:
             future.result()
-        self._stack.close()
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:

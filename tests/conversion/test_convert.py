@@ -79,6 +79,8 @@ def test_flipped_bit(run: Path, step: Path) -> None:
     content[len(content) // 2] ^= 1
     (step / WEIGHTS).write_bytes(content)
     refused(run, f"damaged checkpoint: .*{WEIGHTS} was changed")
+    # Nor is anything kept that was made of it.
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
 def test_replicas_that_differ_name_tensor_and_files(run: Path, step: Path) -> None:

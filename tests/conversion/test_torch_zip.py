@@ -105,9 +105,10 @@ def test_what_checkpoints_hold_besides_tensors(tmp_path: Path, monkeypatch: pyte
         2,
         torch.bfloat16,
     )
-    # Python 3.11 before 3.11.4 pickles a member of an enum as `getattr` of its class.
-    assert args.state["kind"].name in ("megatron.core.enums.Kind", "builtins.getattr")
-    assert args.state["kind"].args == (1,)
+    kind = args.state["kind"]
+    assert isinstance(kind, Placeholder)
+    # Python 3.11.0 to 3.11.3 pickle a member of an enum as `getattr` of its class, others as a call with its value.
+    assert (kind.name, kind.args[-1]) in (("megatron.core.enums.Kind", 1), ("builtins.getattr", "GPT"))
     assert isinstance(found["rng"][1], TorchTensor)
 
 

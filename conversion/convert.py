@@ -30,7 +30,7 @@ from conversion.write import write_files
 from foundation.errors import UserError
 from foundation.files import fsync_folder, write_text
 from foundation.formats import TRAINING
-from foundation.manifest import check_manifest, read_manifest, write_records
+from foundation.manifest import check_manifest, read_manifest, write_manifest
 from training.checkpoint.names import LATEST, OPTIMIZER_STATES, checkpoint_root, step_folder
 from training.parallel.layout import Layout
 
@@ -233,7 +233,8 @@ def _build(plan: Plan, target: Target, building: Path, about: dict[str, Any], ca
 
 def _commit(target: Target, building: Path, folder: Path, about: dict[str, Any], written: Written) -> None:
     forget_journal(building)
-    write_records(building, target.format, about, written.files)
+    files = [path for path in building.rglob("*") if path.is_file()]
+    write_manifest(building, target.format, about, files, written.files)
     if folder.exists():
         shutil.rmtree(folder)
     building.replace(folder)

@@ -13,7 +13,7 @@ from conversion.stored import Extent, StoredSlice
 from foundation.errors import UserError
 from foundation.files import sha256_file
 from foundation.formats import TRAINING
-from foundation.manifest import MANIFEST, Manifest, read_manifest
+from foundation.manifest import MANIFEST, Manifest, check_manifest, read_manifest
 from training.checkpoint.names import LATEST, OPTIMIZER_STATES, checkpoint_root, optimizer_file, weights_file
 from training.model.config import ModelConfig
 from training.model.tensors import TensorSpec, layer_tensors, tensor_table
@@ -60,9 +60,8 @@ def read_training_checkpoint(folder: Path) -> Source:
         raise UserError(f"{folder / MANIFEST} does not describe a checkpoint: {error.errors()[0]['loc']}") from None
     if about.precision not in _DTYPES:
         raise UserError(f"{folder / MANIFEST}: unknown precision {about.precision!r}; known: {', '.join(_DTYPES)}")
-    absent = sorted(name for name, record in manifest.files.items() if _cut_short(folder / name, record.size))
-    if absent:
-        raise UserError(f"damaged checkpoint: {_problem(folder, manifest, absent[0])}; use another or copy it again")
+    if problems := check_manifest(folder, manifest, checksums=False):
+        raise UserError(f"damaged checkpoint: {problems[0]}; use another or copy it again")
     layout = about.layout
     return Source(
         format=TRAINING,
@@ -96,17 +95,6 @@ def planned_checkpoint(path: Path, model: ModelConfig, layout: Layout, precision
                 for rank in range(layout.tensor_parallel_size)
             )
     return Source(TRAINING, path, "", model, dtype, layout, tensors)
-
-
-def _cut_short(path: Path, size: int) -> bool:
-    return not path.is_file() or path.stat().st_size != size
-
-
-def _problem(folder: Path, manifest: Manifest, name: str) -> str:
-    path = folder / name
-    if not path.is_file():
-        return f"{path} is missing"
-    return f"{path} has {path.stat().st_size} bytes instead of {manifest.files[name].size}"
 
 
 def _optimizer_step(folder: Path, manifest: Manifest) -> dict[str, int]:

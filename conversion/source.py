@@ -56,8 +56,9 @@ class Source:
 
     def check_complete(self) -> None:
         """Raise UserError unless the slices of every tensor of the table are there and make it whole."""
+        states = self.states
         for spec in tensor_table(self.model):
-            for state in self.states:
+            for state in states:
                 pieces = self.tensors.get((spec.name, state))
                 if not pieces:
                     raise UserError(f"{self.path} has no tensor {spec.name} ({state})")

@@ -23,10 +23,13 @@ class Target:
 def groups_under(tensors: Sequence[OutputTensor], limit: int) -> list[list[OutputTensor]]:
     """The tensors in order, in groups of at most `limit` bytes, or of one tensor."""
     groups: list[list[OutputTensor]] = [[]]
+    held = 0
     for tensor in tensors:
-        if groups[-1] and sum(held.size for held in groups[-1]) + tensor.size > limit:
+        if groups[-1] and held + tensor.size > limit:
             groups.append([])
+            held = 0
         groups[-1].append(tensor)
+        held += tensor.size
     return groups
 
 

@@ -105,7 +105,7 @@ def _fragment(
 
 def _position(source: Source) -> dict[str, Any]:
     """Where the run is: kept from a training checkpoint, the beginning from weights alone, of any step."""
-    kept = {key: value for key, value in source.about.items() if key not in ("optimizer_step", "conversion")}
+    kept = {key: value for key, value in source.about.items() if key != "optimizer_step"}
     step = 0 if source.states == (WEIGHT,) else source.step or 0
     return {"step": step, "consumed_samples": 0, "skipped_samples": 0, **kept}
 

@@ -31,20 +31,23 @@ class Manifest(StrictModel):
     files: dict[str, FileRecord]
 
 
-def write_manifest(folder: Path, format: str, about: Mapping[str, Any], files: Iterable[Path]) -> Manifest:
-    """Record `files` (inside `folder`) and write the manifest last, which commits the folder."""
-    records = {str(path.relative_to(folder)): FileRecord.of(path) for path in sorted(files)}
-    manifest = Manifest(format=format, about=dict(about), files=records)
-    write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
-    return manifest
+def write_manifest(
+    folder: Path,
+    format: str,
+    about: Mapping[str, Any],
+    files: Iterable[Path],
+    known: Mapping[str, FileRecord] | None = None,
+) -> Manifest:
+    """Record `files` (inside `folder`) and write the manifest last, which commits the folder.
 
-
-def write_records(folder: Path, format: str, about: Mapping[str, Any], known: Mapping[str, FileRecord]) -> Manifest:
-    """`write_manifest` for all of `folder`, in which the `known` files were measured while they were written."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    names = sorted(path.relative_to(folder).as_posix() for path in paths)
-    records = {name: known[name] if name in known else FileRecord.of(folder / name) for name in names}
-    manifest = Manifest(format=format, about=dict(about), files=records)
+    The `known` ones, by name, were measured while they were written.
+    """
+    records = dict(known or {})
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        if name not in records:
+            records[name] = FileRecord.of(path)
+    manifest = Manifest(format=format, about=dict(about), files=dict(sorted(records.items())))
     write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
     return manifest
 

@@ -44,13 +44,10 @@ def write_checkpoint(run: Path, model: ModelConfig, layout: Layout) -> Path:
             masters = {spec.name: _random_slice(spec, model, layout, rank) for spec in specs}
             weights = {name: master.bfloat16() for name, master in masters.items()}
             save_file(weights, folder / weights_file(stage, rank), {"format": "pt"})
-            states = {
-                f"{name}/{state}": master.flatten() * scale
-                for name, master in masters.items()
-                for state, scale in zip(OPTIMIZER_STATES, (1.0, 0.1, 0.01), strict=True)
-            }
-            starts = dict.fromkeys(masters, "0")
-            save_file(states, folder / optimizer_file(stage, rank, 0), {"step": "1", **starts})
+            for state, scale in zip(OPTIMIZER_STATES, (1.0, 0.1, 0.01), strict=True):
+                fragments = {name: master.flatten() * scale for name, master in masters.items()}
+                starts = dict.fromkeys(masters, "0")
+                save_file(fragments, folder / optimizer_file(state, stage, rank, 0), {"step": "1", **starts})
     about = {
         "step": 1,
         "consumed_samples": 8,

@@ -98,7 +98,7 @@ def planned_checkpoint(path: Path, model: ModelConfig, layout: Layout, precision
 
 
 def _optimizer_step(folder: Path, manifest: Manifest) -> dict[str, int]:
-    name = optimizer_file(0, 0, 0)
+    name = optimizer_file(OPTIMIZER_STATES[0], 0, 0, 0)
     if name not in manifest.files:
         return {}
     metadata, _ = read_header(folder / name)
@@ -108,15 +108,15 @@ def _optimizer_step(folder: Path, manifest: Manifest) -> dict[str, int]:
 def _read_tensors(
     folder: Path, manifest: Manifest, about: _About, layout: Layout
 ) -> Iterator[tuple[tuple[str, str], tuple[StoredSlice, ...]]]:
-    with_optimizer = optimizer_file(0, 0, 0) in manifest.files
+    states = [state for state in OPTIMIZER_STATES if optimizer_file(state, 0, 0, 0) in manifest.files]
     for stage in range(len(about.stage_bounds) - 1):
         layers = range(about.stage_bounds[stage], about.stage_bounds[stage + 1])
         specs = [spec for layer in layers for spec in layer_tensors(about.model, layer)]
         weights = [_weights(folder, manifest, about, specs, stage, rank) for rank in range(layout.tensor_parallel_size)]
         for spec in specs:
             yield (spec.name, WEIGHT), tuple(held[spec.name] for held in weights)
-        if with_optimizer:
-            yield from _optimizer(folder, manifest, about, layout, specs, stage)
+        for state in states:
+            yield from _optimizer(folder, manifest, about, specs, stage, state)
 
 
 def _weights(
@@ -142,27 +142,25 @@ def _stored(spec: TensorSpec, model: ModelConfig, rank: int, size: int, path: Pa
 
 
 def _optimizer(
-    folder: Path, manifest: Manifest, about: _About, layout: Layout, specs: list[TensorSpec], stage: int
+    folder: Path, manifest: Manifest, about: _About, specs: list[TensorSpec], stage: int, state: str
 ) -> Iterator[tuple[tuple[str, str], tuple[StoredSlice, ...]]]:
-    size = layout.tensor_parallel_size
-    headers = {}
-    for rank in range(size):
-        for replica in range(layout.data_parallel_size):
-            path = _listed(folder, manifest, optimizer_file(stage, rank, replica))
-            headers[rank, replica] = path, *read_header(path)
+    size, replicas = about.layout.tensor_parallel_size, range(about.layout.data_parallel_size)
+    paths = [
+        [_listed(folder, manifest, optimizer_file(state, stage, rank, replica)) for replica in replicas]
+        for rank in range(size)
+    ]
+    headers = [[(path, *read_header(path)) for path in of_rank] for of_rank in paths]
     for spec in specs:
-        shape = spec.slice_shape(about.model, size)
-        for state in OPTIMIZER_STATES:
-            slices = []
-            for rank in range(size):
-                extents = []
-                for replica in range(layout.data_parallel_size):
-                    path, metadata, entries = headers[rank, replica]
-                    entry = entries.get(f"{spec.name}/{state}")
-                    if entry is not None and entry.count:
-                        extents.append(Extent(path, entry.offset, int(metadata[spec.name]), entry.count))
-                slices.append(StoredSlice(shape, torch.float32, place(spec, about.model, rank, size), tuple(extents)))
-            yield (spec.name, state), tuple(slices)
+        slices = []
+        for rank, of_rank in enumerate(headers):
+            extents = tuple(
+                Extent(path, entries[spec.name].offset, int(metadata[spec.name]), entries[spec.name].count)
+                for path, metadata, entries in of_rank
+                if spec.name in entries and entries[spec.name].count
+            )
+            shape, placement = spec.slice_shape(about.model, size), place(spec, about.model, rank, size)
+            slices.append(StoredSlice(shape, torch.float32, placement, extents))
+        yield (spec.name, state), tuple(slices)
 
 
 def _listed(folder: Path, manifest: Manifest, name: str) -> Path:

@@ -73,12 +73,12 @@ def _slice(
 def _optimizer_files(
     source: Source, specs: Sequence[TensorSpec], stage: int, rank: int, layout: Layout
 ) -> Iterator[OutputFile]:
-    """A file a replica: of the stage's flattened slices, one after the other, an equal part."""
+    """A file a state and replica: of the stage's flattened slices, one after the other, an equal part."""
     counts = [torch.Size(spec.slice_shape(source.model, layout.tensor_parallel_size)).numel() for spec in specs]
     starts = [0, *itertools.accumulate(counts)]
     share = -(-starts[-1] // layout.data_parallel_size)
     step = str(source.about.get("optimizer_step", 0))
-    for replica in range(layout.data_parallel_size):
+    for state, replica in itertools.product(OPTIMIZER_STATES, range(layout.data_parallel_size)):
         tensors: list[OutputTensor] = []
         metadata = {"step": step}
         for spec, begin, count in zip(specs, starts, counts, strict=False):
@@ -86,21 +86,19 @@ def _optimizer_files(
             last = min(count, (replica + 1) * share - begin)
             if first < last:
                 metadata[spec.name] = str(first)
-                tensors.extend(
-                    _fragment(source, spec, state, rank, layout, (first, last)) for state in OPTIMIZER_STATES
-                )
-        yield OutputFile(optimizer_file(stage, rank, replica), tuple(tensors), metadata)
+                tensors.append(_fragment(source, spec, state, rank, layout, (first, last)))
+        yield OutputFile(optimizer_file(state, stage, rank, replica), tuple(tensors), metadata)
 
 
 def _fragment(
     source: Source, spec: TensorSpec, state: str, rank: int, layout: Layout, part: tuple[int, int]
 ) -> OutputTensor:
-    key, shape = f"{spec.name}/{state}", (part[1] - part[0],)
+    shape = (part[1] - part[0],)
     held = state if state in source.states else WEIGHT
     if held == WEIGHT and state != OPTIMIZER_STATES[0]:
-        return OutputTensor(key, shape, torch.float32)
+        return OutputTensor(spec.name, shape, torch.float32)
     placement = place(spec, source.model, rank, layout.tensor_parallel_size)
-    return OutputTensor(key, shape, torch.float32, spec, held, placement, part=part)
+    return OutputTensor(spec.name, shape, torch.float32, spec, held, placement, part=part)
 
 
 def _position(source: Source) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,35 +41,54 @@ def write_files(plan: Plan, folder: Path, about: dict[str, Any], cast: Cast, pro
     `about` says what "the same" is. The journal of finished files lies in `folder` until `forget_journal`.
     """
     done, room = resume_journal(folder, about), Room()
-    for file in plan.files:
-        if file.name in done.files:
-            progress(file.size, file.name)
-            continue
-        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
-        done.files[file.name], done.tensors[file.name] = _write_file(
-            plan, file, folder / file.name, cast, room, progress
-        )
-        add_to_journal(folder, file.name, done)
+    # A file is flushed to the disk, and only then put into the journal, while the next is written.
+    with ThreadPoolExecutor(1) as flusher:
+        flushed: Future[None] | None = None
+        for file in plan.files:
+            if file.name in done.files:
+                progress(file.size, file.name)
+                continue
+            (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+            writer = _write_file(plan, file, folder / file.name, cast, room, progress)
+            if flushed is not None:
+                flushed.result()
+            flushed = flusher.submit(_finish_file, writer, folder, file.name, done)
+        if flushed is not None:
+            flushed.result()
     return done
 
 
-def _write_file(
-    plan: Plan, file: OutputFile, path: Path, cast: Cast, room: "Room", progress: Advance
-) -> tuple[FileRecord, dict[str, str]]:
+def _write_file(plan: Plan, file: OutputFile, path: Path, cast: Cast, room: "Room", progress: Advance) -> "_FileWriter":
     container = _container(file)
     by_key = {tensor.key: tensor for tensor in file.tensors}
-    writer = None
-    try:
+    with _reported(path):
         writer = _FileWriter(path, container)
-        for entry in container.entries:
-            writer.write(entry, make(plan, by_key[entry.key], cast, room))
-            progress(entry.size, entry.key)
-        return writer.finish()
+        try:
+            for entry in container.entries:
+                writer.write(entry, make(plan, by_key[entry.key], cast, room))
+                progress(entry.size, entry.key)
+            writer.end()
+        except BaseException:
+            writer.close()
+            raise
+    return writer
+
+
+def _finish_file(writer: "_FileWriter", folder: Path, name: str, done: Written) -> None:
+    with _reported(folder / name):
+        try:
+            done.files[name], done.tensors[name] = writer.flush()
+        finally:
+            writer.close()
+    add_to_journal(folder, name, done)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def _container(file: OutputFile) -> Container:
@@ -183,10 +203,13 @@ class _FileWriter:
         ]
         self._size += len(data)
 
-    def finish(self) -> tuple[FileRecord, dict[str, str]]:
-        """Wait for everything to be on the disk; the file's record, and the SHA-256 of each tensor."""
+    def end(self) -> None:
+        """Write what stands behind the last tensor; no tensor's memory is needed any more."""
         self._settle()
         self._write_between()
+
+    def flush(self) -> tuple[FileRecord, dict[str, str]]:
+        """Wait for everything to be on the disk; the file's record, and the SHA-256 of each tensor."""
         os.fsync(self._descriptor)
         return FileRecord(size=self._size, sha256=self._digest.hexdigest()), self._tensors
 

@@ -55,15 +55,16 @@ def write_whole(run: Path, model: ModelConfig, precision: str) -> dict[str, torc
         for spec in tensor_table(model)
         for state in OPTIMIZER_STATES
     }
-    optimizer, weights = {}, {}
-    for spec in tensor_table(model):
-        for state in OPTIMIZER_STATES:
+    weights = {}
+    for state in OPTIMIZER_STATES:
+        fragments = {}
+        for spec in tensor_table(model):
             whole = torch.zeros(padded[spec.name])
             whole[: spec.shape[0]] = states[f"{spec.name}/{state}"]
-            optimizer[f"{spec.name}/{state}"] = whole.flatten()
+            fragments[spec.name] = whole.flatten()
             if state == "master":
                 weights[spec.name] = whole.to(dtype)
-    save_file(optimizer, folder / optimizer_file(0, 0, 0), {"step": "7", **dict.fromkeys(padded, "0")})
+        save_file(fragments, folder / optimizer_file(state, 0, 0, 0), {"step": "7", **dict.fromkeys(padded, "0")})
     save_file(weights, folder / weights_file(0, 0))
     about = {
         "step": 7,

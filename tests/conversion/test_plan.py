@@ -48,7 +48,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     assert "tensor 8 x pipeline 35 x data 8, bfloat16" in said
     assert "training, bfloat16, tensor 4 x pipeline 2 x data 2" in said
-    assert "writes         7.4 TB in 24 files" in said
+    assert "writes         7.4 TB in 56 files" in said
     assert "layers.N.attention.query_key_value.weight (exp_avg)" in said
     assert not list(tmp_path.iterdir())
 

@@ -193,7 +193,7 @@ def test_no_file_is_larger_than_its_tensors(folder: Path, tmp_path: Path) -> Non
     convert(folder, tmp_path / "run", to="training", tensor_parallel_size=2, data_parallel_size=2)
     convert(folder, tmp_path / "out", to="hf")
     files = [*tmp_path.glob("run/checkpoints/*/*.safetensors"), *tmp_path.glob("out/*.safetensors")]
-    assert len(files) == 2 + 4 + 1
+    assert len(files) == 2 + 3 * 4 + 1
     for path in files:
         header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
         assert path.stat().st_size == header + sum(held.nbytes for held in load_file(path).values())

@@ -15,7 +15,7 @@ from foundation.manifest import read_manifest
 from tests.conftest import MakeTrainConfig
 from tests.conversion.hf_folder import MODEL, assert_same_model, logits, save_gpt2, saved_weights
 from tests.conversion.training_checkpoint import convert
-from training.checkpoint.names import checkpoint_root, optimizer_file, step_folder
+from training.checkpoint.names import OPTIMIZER_STATES, checkpoint_root, optimizer_file, step_folder
 from training.config import TrainConfig
 from training.data.blend import training_samples
 from training.local_workers import run_local_workers
@@ -56,9 +56,9 @@ def assert_is_beginning(config: TrainConfig, gpt2: Any, out: Path) -> None:
     manifest = read_manifest(step)
     assert manifest is not None
     assert {manifest.about[key] for key in ("step", "consumed_samples", "skipped_samples")} == {0}
-    held = load_file(step / optimizer_file(0, 0, 0))
-    assert all(not tensor.any() for name, tensor in held.items() if not name.endswith("/master"))
-    assert any(tensor.any() for name, tensor in held.items() if name.endswith("/master"))
+    held = {state: load_file(step / optimizer_file(state, 0, 0, 0)).values() for state in OPTIMIZER_STATES}
+    assert any(tensor.any() for tensor in held["master"])
+    assert not any(tensor.any() for state in ("exp_avg", "exp_avg_sq") for tensor in held[state])
     convert(config.out, out, to="hf")
     assert_same_model(out, gpt2)
 

@@ -21,9 +21,9 @@ def weights_file(stage: int, tensor_rank: int) -> str:
     return f"weights-stage-{stage:03d}-slice-{tensor_rank:03d}.safetensors"
 
 
-def optimizer_file(stage: int, tensor_rank: int, replica: int) -> str:
-    """The file with one rank's part of the optimizer."""
-    return f"optimizer-stage-{stage:03d}-slice-{tensor_rank:03d}-replica-{replica:03d}.safetensors"
+def optimizer_file(state: str, stage: int, tensor_rank: int, replica: int) -> str:
+    """The file with one rank's part of one of the OPTIMIZER_STATES: who needs the masters reads no moments."""
+    return f"optimizer-{state}-stage-{stage:03d}-slice-{tensor_rank:03d}-replica-{replica:03d}.safetensors"
 
 
 def stage_of(layer: int, stage_bounds: list[int]) -> int:

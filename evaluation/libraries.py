@@ -3,9 +3,14 @@
 import importlib.util
 import logging
 import os
+import platform
+from importlib.metadata import version
+from typing import Any
 
 from foundation.errors import UserError
 from foundation.hub import hub_reachable
+
+_DETERMINING = ("mtnlg", "lm-eval", "transformers", "torch")
 
 
 def prepare_libraries(*, offline: bool) -> None:
@@ -30,3 +35,17 @@ def prepare_libraries(*, offline: bool) -> None:
     transformers.utils.logging.disable_progress_bar()
     # lm-eval warns that few-shot examples come from the training split, and of every settled default.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+
+
+def describe_environment(backend: str) -> dict[str, Any]:
+    """What this process computes with; of a server behind the backend `http` nothing is known here."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "libraries": {name: version(name) for name in _DETERMINING},
+        "device": "a server's" if backend == "http" else device,
+        "threads": torch.get_num_threads(),
+    }

@@ -1,17 +1,73 @@
-"""The model folder: what may be evaluated, and what identifies it."""
+"""The model that is evaluated: a folder, a training checkpoint, or a server; and what identifies it."""
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluation.backends import BackendChoice
 from foundation import formats
 from foundation.errors import UserError
 from foundation.files import sha256_file
 from foundation.manifest import MANIFEST, check_manifest, read_manifest
+from foundation.packages import cache_folder
 
 
-def check_model_folder(folder: Path) -> None:
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """`location` is what the backend opens, `identity` goes into the results, `named` is what the user said."""
+
+    location: str
+    identity: dict[str, Any]
+    named: str
+
+    def default_results(self) -> Path:
+        """Where results go without --out. Raises UserError for a server, which has no folder here."""
+        if self.named.startswith(("http://", "https://")):
+            raise UserError(f"{self.named} is a server: say with --out where its results go")
+        return Path(self.named) / "evaluation"
+
+
+def find_model(named: str, choice: BackendChoice) -> EvaluatedModel:
+    """The model behind what the user named; a training checkpoint is converted on the way.
+
+    Raises UserError unless it is a whole model, or a URL for the backend `http`.
+    """
+    if choice.name == "http":
+        if not named.startswith(("http://", "https://")):
+            raise UserError(f"the backend http asks a server: {named} is no URL, such as http://127.0.0.1:8000")
+        served = str(choice.server.get("model") or "")
+        known = hashlib.sha256(f"{named} {served}".encode()).hexdigest()
+        # A server's word is all there is: nothing here can hash its files.
+        about = {"served_model": served or None}
+        return EvaluatedModel(
+            named, {"path": named, "files_sha256": known, "manifest_sha256": None, "about": about}, named
+        )
+    if named.startswith(("http://", "https://")):
+        raise UserError(f"{named} is a server: add --backend http")
+    folder = _converted(Path(named)) or Path(named)
+    _check_model_folder(folder)
+    return EvaluatedModel(str(folder), {**_describe(folder), "path": named}, named)
+
+
+def _converted(path: Path) -> Path | None:
+    """The training checkpoint at `path` in Hugging Face's format, from the cache if it was converted before."""
+    from conversion.convert import Options, convert
+    from conversion.read_training import find_training_checkpoint
+
+    checkpoint = find_training_checkpoint(path) if path.is_dir() else None
+    if checkpoint is None:
+        return None
+    if not (checkpoint / MANIFEST).is_file():
+        raise UserError(f"{checkpoint} was never committed: its writing did not finish")
+    folder = cache_folder() / "converted" / f"{sha256_file(checkpoint / MANIFEST)[:32]}-hf"
+    if not (folder / MANIFEST).is_file():
+        convert(checkpoint, folder, Options("hf"))
+    return folder
+
+
+def _check_model_folder(folder: Path) -> None:
     """Raises UserError unless `folder` holds a whole model in Hugging Face's format."""
     if not folder.is_dir():
         raise UserError(f"no model folder at {folder}")
@@ -23,15 +79,15 @@ def check_model_folder(folder: Path) -> None:
         )
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} is not a model in Hugging Face's format: it has no config.json; "
-            "a training run becomes one with: mtnlg convert RUN OUT --to hf"
+            f"{folder} is not a model in Hugging Face's format, for it has no config.json, nor a training run, for it "
+            "has no checkpoint"
         )
     problems = check_manifest(folder, manifest, checksums=False) if manifest else []
     if problems:
         raise UserError(f"{problems[0]}: convert the model again")
 
 
-def describe_model(folder: Path) -> dict[str, Any]:
+def _describe(folder: Path) -> dict[str, Any]:
     """What identifies the model: its files' SHA-256 over all, and its manifest where there is one.
 
     A manifest holds the files' hashes, so that terabytes need not be read again; without one they are read.
@@ -42,7 +98,6 @@ def describe_model(folder: Path) -> dict[str, Any]:
     else:
         hashes = {path.name: sha256_file(path) for path in sorted(folder.iterdir()) if path.is_file()}
     return {
-        "path": str(folder),
         "files_sha256": hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest(),
         "manifest_sha256": sha256_file(folder / MANIFEST) if manifest else None,
         "about": manifest.about if manifest else None,

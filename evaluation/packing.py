@@ -1,95 +1,121 @@
-"""Token sequences that share a prefix, laid out so that the prefix is computed once.
+"""Token sequences in rows in which every shared prefix stands, and is computed, once.
 
-A pack is one row of tokens: the shared prefix, then what is left of each member (its branch). Positions
-restart after the prefix for every branch, and a branch attends to the prefix and to itself only, so each
-member's hidden states are those that it would have in a row of its own.
+A row (a pack) holds the prefix tree of its members: a column a tree node, in the order in which the members are
+written, the lexicographic one. A token's position is its depth in the tree and it attends to its ancestors and itself
+only, so each member's hidden states are those that it would have in a row of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
 TokenSequence = tuple[int, ...]
 
-# Branches whose shared prefix is shorter than 1/3 of them gain less than the longer row costs in attention.
-_WORTH_SHARING = 3
-
 
 @dataclass(frozen=True)
 class Pack:
-    """One row: `prefix` shared tokens, then the branches of `members`, which begin at columns `starts`."""
+    """One row: `tokens` by column, and for each of `members` the columns that hold its tokens, in order."""
 
     tokens: TokenSequence
-    prefix: int
     members: tuple[int, ...]
-    starts: tuple[int, ...]
+    paths: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def columns(self, branch: int, first: int, stop: int) -> list[int]:
-        """The row's columns that hold tokens `first` to `stop` (exclusive) of the branch's member."""
-        shift = self.starts[branch] - self.prefix
-        return [index if index < self.prefix else index + shift for index in range(first, stop)]
+        """The columns that hold tokens `first` to `stop` (exclusive) of the branch's member."""
+        return list(self.paths[branch][first:stop])
 
 
-def make_packs(sequences: Sequence[TokenSequence], longest: int) -> list[Pack]:
-    """Pack distinct sequences, neighbours in lexicographic order together, in rows of up to `longest` tokens.
+def make_packs(
+    sequences: Sequence[TokenSequence], longest: int, cost: Callable[[int], float] = float, after: int = 0
+) -> list[Pack]:
+    """Pack distinct sequences, neighbours in lexicographic order together, in the cheapest rows.
 
-    A sequence longer than `longest` gets a row of its own. Members are indices into `sequences`.
+    `cost` of a row is a function of its number of tokens. Rows have up to `longest` tokens; a sequence that is longer
+    gets a row of its own. The first `after` tokens, which all sequences share, are left out: columns and their
+    tokens count from there. Members are indices into `sequences`.
     """
+    order = sorted(range(len(sequences)), key=sequences.__getitem__)
+    shared = shared_lengths([sequences[index] for index in order])
+    # Of the cheapest rows that hold the first `stop` sequences: what they cost, and where the last of them begins.
+    cheapest = [0.0]
+    begins = [0]
+    for stop in range(1, len(order) + 1):
+        tokens = 0
+        best = (float("inf"), 0)
+        for start in range(stop - 1, -1, -1):
+            tokens += len(sequences[order[start]]) - (shared[start] if start < stop - 1 else after)
+            if tokens > longest and start < stop - 1:
+                break
+            best = min(best, (cheapest[start] + cost(tokens), start))
+        cheapest.append(best[0])
+        begins.append(best[1])
     packs: list[Pack] = []
-    group: list[int] = []
-    for index in sorted(range(len(sequences)), key=sequences.__getitem__):
-        if group and not _joins(sequences, group, index, longest):
-            packs.append(_pack(sequences, group))
-            group = []
-        group.append(index)
-    if group:
-        packs.append(_pack(sequences, group))
-    return packs
+    stop = len(order)
+    while stop:
+        packs.append(_pack(sequences, order[begins[stop] : stop], shared[begins[stop] : stop - 1], after))
+        stop = begins[stop]
+    return packs[::-1]
 
 
-def row_tensors(packs: Sequence[Pack]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids [b, t], positions [b, t] and an attention mask [b, 1, t, t] that is True where a row may look.
+def pack_alone(sequences: Sequence[TokenSequence]) -> list[Pack]:
+    """Every sequence in a row of its own."""
+    return [_pack(sequences, [index], [], 0) for index in range(len(sequences))]
 
-    Rows are padded on the right. Padding looks at the prefix and at padding, so that no row of the mask is
-    empty (its softmax would be NaN), and nothing looks at padding.
+
+def row_tensors(packs: Sequence[Pack], after: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token ids [b, t], positions [b, t] and an attention mask [b, 1, t, after + t], True where a row may look.
+
+    Every token looks at the `after` tokens that stand before the row. Rows are padded on the right. Padding looks at
+    itself, so that no row of the mask is empty (its softmax would be NaN), and nothing else looks at padding.
     """
     width = max(len(pack) for pack in packs)
     tokens = torch.zeros(len(packs), width, dtype=torch.long)
-    positions = torch.zeros(len(packs), width, dtype=torch.long)
-    segments = torch.full((len(packs), width), -1)
+    positions = torch.full((len(packs), width), after)
+    mask = torch.zeros(len(packs), 1, width, after + width, dtype=torch.bool)
+    mask[..., :after] = True
+    mask[..., after:] = torch.eye(width, dtype=torch.bool)
     for row, pack in enumerate(packs):
         tokens[row, : len(pack)] = torch.tensor(pack.tokens)
-        positions[row, : pack.prefix] = torch.arange(pack.prefix)
-        segments[row, : pack.prefix] = 0
-        for branch, (start, stop) in enumerate(zip(pack.starts, [*pack.starts[1:], len(pack)], strict=True)):
-            positions[row, start:stop] = torch.arange(pack.prefix, pack.prefix + stop - start)
-            segments[row, start:stop] = branch + 1
-    in_sight = (segments[:, None, :] == 0) | (segments[:, None, :] == segments[:, :, None])
-    return tokens, positions, (in_sight & torch.ones(width, width, dtype=torch.bool).tril())[:, None]
+        written = 0
+        for path in pack.paths:
+            columns = torch.tensor(path)
+            fresh = int((columns < written).sum())
+            new = columns[fresh:]
+            positions[row, new] = torch.arange(after + fresh, after + len(path))
+            mask[row, 0, new[:, None], after + columns[:fresh]] = True
+            mask[row, 0, new[:, None], after + new] = torch.ones(len(new), len(new), dtype=torch.bool).tril()
+            written += len(new)
+    return tokens, positions, mask
 
 
-def _joins(sequences: Sequence[TokenSequence], group: Sequence[int], index: int, longest: int) -> bool:
-    together = [sequences[member] for member in [*group, index]]
-    shared = _common_prefix(together[0], together[-1])
-    own = sum(len(sequence) - shared for sequence in together)
-    return shared * _WORTH_SHARING >= max(map(len, together)) and shared + own <= longest
+def shared_lengths(ordered: Sequence[TokenSequence]) -> list[int]:
+    """Of every sequence but the last: how many tokens it shares with the next."""
+    return [_common_prefix(one, other) for one, other in pairwise(ordered)]
 
 
-def _pack(sequences: Sequence[TokenSequence], group: Sequence[int]) -> Pack:
-    # Of sorted sequences, the first and the last differ the earliest.
-    prefix = _common_prefix(sequences[group[0]], sequences[group[-1]])
-    row = list(sequences[group[0]][:prefix])
-    starts = []
-    for member in group:
-        starts.append(len(row))
-        row.extend(sequences[member][prefix:])
-    return Pack(tuple(row), prefix, tuple(group), tuple(starts))
+def _pack(sequences: Sequence[TokenSequence], members: Sequence[int], shared: Sequence[int], after: int) -> Pack:
+    tokens: list[int] = []
+    paths: list[tuple[int, ...]] = []
+    for member, common in zip(members, [after, *shared], strict=True):
+        known = paths[-1][: common - after] if paths else ()
+        fresh = sequences[member][common:]
+        paths.append((*known, *range(len(tokens), len(tokens) + len(fresh))))
+        tokens.extend(fresh)
+    return Pack(tuple(tokens), tuple(members), tuple(paths))
 
 
 def _common_prefix(one: TokenSequence, other: TokenSequence) -> int:
-    length = min(len(one), len(other))
-    return next((index for index in range(length) if one[index] != other[index]), length)
+    """By bisection, because tuples compare faster than their elements one by one."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

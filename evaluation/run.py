@@ -1,197 +1,241 @@
-"""Evaluate a model over a grid of tasks and numbers of shots."""
+"""Evaluate a model over a table's cells: tasks, numbers of shots, seeds."""
 
-import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
+from evaluation.backends import BackendChoice, LazyBackend
 from evaluation.display import GridDisplay, show_end
 from evaluation.grid import Cell, CellResult, CellStore
-from evaluation.libraries import prepare_libraries
-from evaluation.model_folder import check_model_folder, describe_model
-from evaluation.report import Results, markdown_table, published_accuracies
+from evaluation.libraries import describe_environment, prepare_libraries
+from evaluation.model import find_model
+from evaluation.report.notes import notes
+from evaluation.report.reports import published_accuracies, write_reports
+from evaluation.run_folder import FORMAT, RunFolder
+from evaluation.table import Table
 from evaluation.task_set import (
     check_task_names,
     choice_count,
-    definition_sha256,
+    definitions_sha256,
     document_count,
     load_tasks,
+    rows_sha256,
     split_sources,
+    task_info,
 )
 from foundation.errors import UserError
-from foundation.files import write_json, write_text
-
-if TYPE_CHECKING:
-    from evaluation.scoring import Backend
-
-FORMAT = "mtnlg-evaluation"
-_LIBRARIES = ("mtnlg", "lm-eval", "transformers", "torch")
+from foundation.files import write_json
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked, besides the grid."""
+    """What a run was asked, besides its table and its backend.
 
-    limit: int | None
-    backend: str
-    dtype: str
-    seed: int
+    `limit` is documents a task, from the first on. `fixed_examples`: the same examples for every document, not drawn
+    for each. `fit_examples`: fewer where the context is short, instead of prompts that lose their beginning.
+    """
+
+    suite: str | None = None
+    limit: int | None = None
+    data: Path | None = None
+    seeds: tuple[int, ...] = (1234,)
+    fixed_examples: bool = True
+    fit_examples: bool = False
 
 
 def evaluate(
-    model: Path,
-    *,
-    tasks: Sequence[str],
-    shots: Sequence[int],
-    out: Path | None = None,
-    limit: int | None = None,
-    data: Path | None = None,
-    backend: str = "hf",
-    dtype: str = "float32",
-    seed: int = 1234,
+    model: str, table: Table, settings: Settings, choice: BackendChoice, *, out: Path | None = None
 ) -> dict[str, Any]:
-    """Score every task at every number of shots; cells that an earlier run finished are reused.
+    """Score every cell of the table; what an earlier run into the same folder scored is not scored again.
 
-    Writes `results.json`, `table.md`, `cells/` and `samples/` in `out` (default: `evaluation/` inside the
-    model folder) and returns what `results.json` holds. `limit` is documents a task, from the first on;
-    `data` a folder of task data, instead of the Hub or a package. Raises UserError for what a user can mend.
+    `model` is a folder in Hugging Face's format, a training run or one of its checkpoints, or a server's URL. Writes
+    `results.json`, tables, `report.html`, `cells/`, `samples/` and `scores/` in `out` (default: `evaluation/` inside
+    the model's folder) and returns what `results.json` holds. Raises UserError for what a user can mend.
     """
-    names, counts = check_task_names(tasks), list(dict.fromkeys(shots))
-    check_model_folder(model)
-    if backend != "hf":
-        raise UserError(f"no backend called {backend!r}; there is: hf")
+    check_task_names(table.tasks)
+    prepare_libraries(offline=settings.data is not None)
+    found = find_model(model, choice)
+    folder = out or found.default_results()
+    tasks = load_tasks(table.cells, settings.data)
+    run = Run(table, settings, choice, found.identity, describe_environment(choice.name), tasks)
+    with LazyBackend(choice, found.location) as backend:
+        return _evaluate(run, folder, backend)
+
+
+def rescore(folder: Path, data: Path | None) -> dict[str, Any]:
+    """Metrics, intervals and reports anew from the log-likelihoods in a run folder, without its model.
+
+    For tasks whose scoring changed. Raises UserError when a prompt changed, so that its score is not there.
+    """
+    before = RunFolder.open(folder).document
+    settings, choice = _settings_of(before, data)
     prepare_libraries(offline=data is not None)
-    settings = Settings(limit, backend, dtype, seed)
-    loaded = load_tasks(names, data, counts)
-    identity = describe_model(model)
-    environment = _environment()
-    cells = [_cell(name, count, loaded[name], settings, identity, environment) for name in names for count in counts]
-    folder = out or model / "evaluation"
-    results = _run_grid(cells, loaded, model, settings, CellStore(folder), (names, counts))
-    document = _document(results, loaded, settings, identity, environment)
+    table = Table.from_json(before["table"])
+    examples = {(cell["task"], cell["shots"], cell["seed"]): cell["examples"] for cell in before["cells"]}
+    tasks = load_tasks(table.cells, data)
+    run = Run(table, settings, choice, before["model"], before["environment"], tasks, examples)
+
+    def refuse() -> NoReturn:
+        raise UserError(f"{folder} lacks scores for these prompts: tasks or data changed; evaluate the model again")
+
+    return _evaluate(run, folder, refuse)
+
+
+def _settings_of(document: Mapping[str, Any], data: Path | None) -> tuple[Settings, BackendChoice]:
+    held = document["settings"]
+    settings = Settings(
+        document["suite"],
+        held["limit"],
+        data,
+        tuple(held["seeds"]),
+        fixed_examples=held["examples"] == "fixed",
+        fit_examples=held["fit_examples"],
+    )
+    return settings, BackendChoice(held["backend"], held["dtype"])
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a run's results depend on."""
+
+    table: Table
+    settings: Settings
+    choice: BackendChoice
+    identity: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    tasks: Mapping[str, Any]
+    examples: Mapping[tuple[str, int, int], int] = field(default_factory=dict)  # of a cell, where known from before
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every cell once a seed; zero-shot there is nothing to draw."""
+        seeds = self.settings.seeds
+        return [
+            self._cell(task, shots, seed)
+            for task, shots in self.table.cells
+            for seed in (seeds if shots else seeds[:1])
+        ]
+
+    def requests(self, cell: Cell) -> int:
+        """How many requests the cell has, about."""
+        task = self.tasks[cell.task]
+        return document_count(task, self.settings.limit) * choice_count(task)
+
+    def _cell(self, task: str, shots: int, seed: int) -> Cell:
+        settings, loaded = self.settings, self.tasks[task]
+        name = f"{task}-{shots}shot" + (f"-seed{seed}" if len(settings.seeds) > 1 else "")
+        scored_by = {
+            "format": FORMAT,
+            "dtype": self.choice.dtype,
+            "backend": self.choice.name,
+            "model_sha256": self.identity["files_sha256"],
+            "libraries": self.environment["libraries"],
+            "device": self.environment["device"],
+        }
+        asked = {
+            "task": task,
+            "definitions_sha256": definitions_sha256(),
+            "shots": shots,
+            "documents": document_count(loaded, settings.limit),
+            "rows_sha256": rows_sha256(loaded, with_examples=shots > 0),
+            "seed": seed,
+            "fixed_examples": settings.fixed_examples,
+            "fit_examples": settings.fit_examples,
+        }
+        return Cell(name, task, shots, seed, {**scored_by, **asked}, scored_by)
+
+
+def _evaluate(run: Run, folder: Path, open_backend: Callable[[], Any]) -> dict[str, Any]:
+    results = _score_cells(run, CellStore(folder), open_backend)
+    document = _document(run, results)
     write_json(folder / "results.json", document)
-    notes = [_model_note(identity, settings), *_cut_notes(results)]
-    write_text(folder / "table.md", markdown_table(names, counts, results, notes))
-    show_end(_cut_notes(results), folder)
+    show_end(notes(document), write_reports(folder))
     return document
 
 
-def _cell(
-    name: str, shots: int, task: Any, settings: Settings, identity: Mapping[str, Any], environment: Mapping[str, Any]
-) -> Cell:
-    sources = split_sources(task)
-    determinants = {
-        "format": FORMAT,
-        "task": name,
-        "definition_sha256": definition_sha256(name),
-        "shots": shots,
-        "documents": document_count(task, settings.limit),
-        "validation_sha256": sources["validation"].rows_sha256,
-        "train_sha256": sources["train"].rows_sha256 if shots else None,
-        "seed": settings.seed,
-        "dtype": settings.dtype,
-        "backend": settings.backend,
-        "model_sha256": identity["files_sha256"],
-        "libraries": environment["libraries"],
-        "device": environment["device"],
-    }
-    return Cell(name, shots, determinants)
-
-
-def _run_grid(
-    cells: Sequence[Cell],
-    tasks: Mapping[str, Any],
-    model: Path,
-    settings: Settings,
-    store: CellStore,
-    axes: tuple[Sequence[str], Sequence[int]],
-) -> Results:
-    from evaluation.hf_backend import HFBackend
+def _score_cells(run: Run, store: CellStore, open_backend: Callable[[], Any]) -> list[CellResult]:
     from evaluation.score_cell import score_cell
 
-    requests = {
-        cell.name: document_count(tasks[cell.task], settings.limit) * choice_count(tasks[cell.task]) for cell in cells
-    }
+    cells = run.cells
     # Every example is about as long as the question.
-    work = {cell.name: float(requests[cell.name] * (1 + cell.shots)) for cell in cells}
-    backend: Backend | None = None
-    results: dict[tuple[str, int], CellResult] = {}
-    with GridDisplay(*axes, work) as display:
+    work = {cell.name: float(run.requests(cell) * (1 + cell.shots)) for cell in cells}
+    results = []
+    with GridDisplay(_head(run), work) as display:
         for cell in cells:
             result = store.load(cell)
             reused = result is not None
             if result is None:
                 display.begin(cell)
-                # A run whose cells are all there loads no model.
-                backend = backend or HFBackend(model, settings.dtype)
-
-                def advance(count: int, cell: Cell = cell) -> None:
-                    display.advance(count / requests[cell.name], cell)
-
-                fresh, samples = score_cell(cell, tasks[cell.task], backend, settings.limit, settings.seed, advance)
+                with store.scores(cell) as scores:
+                    fresh, samples = score_cell(
+                        cell,
+                        run.tasks[cell.task],
+                        open_backend,
+                        scores,
+                        limit=run.settings.limit,
+                        examples=_examples(run, cell, open_backend),
+                        fixed=run.settings.fixed_examples,
+                        advance=lambda count, cell=cell: display.advance(count / run.requests(cell), cell),  # type: ignore[misc]
+                    )
                 result = store.save(cell, samples, fresh)
-            display.finish(cell, result, reused=reused)
-            results[cell.task, cell.shots] = result
+            display.finish(cell, cell_entry(result), reused=reused)
+            results.append(result)
     return results
 
 
-def _environment() -> dict[str, Any]:
-    import torch
+def _examples(run: Run, cell: Cell, open_backend: Callable[[], Any]) -> int:
+    from evaluation.few_shot import fitting_examples, set_examples
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "libraries": {name: version(name) for name in _LIBRARIES},
-        "device": device,
-        "threads": torch.get_num_threads(),
-    }
+    if not (cell.shots and run.settings.fit_examples):
+        return cell.shots
+    known = run.examples.get((cell.task, cell.shots, cell.seed))
+    if known is not None:
+        return known
+    task, backend = run.tasks[cell.task], open_backend()
+    set_examples(task, cell.shots, cell.seed, fixed=True)
+    documents = document_count(task, run.settings.limit)
+    return fitting_examples(task, backend.tokenizer, backend.max_length, documents)
 
 
-def _document(
-    results: Results,
-    tasks: Mapping[str, Any],
-    settings: Settings,
-    identity: Mapping[str, Any],
-    environment: Mapping[str, Any],
-) -> dict[str, Any]:
-    """results.json: `runs` maps a number of shots to what lm-eval returns for a run at it."""
-    runs: dict[str, dict[str, Any]] = {}
-    for (_, shots), result in results.items():
-        run = runs.setdefault(str(shots), {})
-        for section, content in result.lm_eval.items():
-            run.setdefault(section, {}).update(content)
+def _head(run: Run) -> dict[str, Any]:
+    """The document without what is scored."""
+    settings = run.settings
     return {
         "format": FORMAT,
-        "model": dict(identity),
-        "settings": asdict(settings),
-        "environment": dict(environment),
-        "data": {
-            name: {split: asdict(source) for split, source in split_sources(task).items()}
-            for name, task in tasks.items()
+        "suite": settings.suite,
+        "model": dict(run.identity),
+        "settings": {
+            "limit": settings.limit,
+            "backend": run.choice.name,
+            "dtype": run.choice.dtype,
+            "seeds": list(settings.seeds),
+            "examples": "fixed" if settings.fixed_examples else "per-document",
+            "fit_examples": settings.fit_examples,
         },
-        "cells": [
-            {key: value for key, value in asdict(result).items() if key != "lm_eval"} for result in results.values()
-        ],
+        "environment": dict(run.environment),
+        "tasks": {name: task_info(task) for name, task in run.tasks.items()},
+        "table": run.table.as_json(),
         "published": published_accuracies().model_dump(),
-        "runs": runs,
     }
 
 
-def _model_note(identity: Mapping[str, Any], settings: Settings) -> str:
-    documents = f"the first {settings.limit} documents of each task" if settings.limit else "all documents"
-    return (
-        f"Model: {identity['path']}, files {identity['files_sha256'][:12]}; {settings.dtype}, {documents}, "
-        f"few-shot seed {settings.seed}."
-    )
+def _document(run: Run, results: Sequence[CellResult]) -> dict[str, Any]:
+    """results.json: `runs` maps a number of shots to what lm-eval returns for a run at it."""
+    runs: dict[str, dict[str, Any]] = {}
+    for result in results:
+        name = str(result.shots)
+        if len(run.settings.seeds) > 1 and result.shots:
+            name += f"-seed{result.seed}"
+        for section, content in result.lm_eval.items():
+            runs.setdefault(name, {}).setdefault(section, {}).update(content)
+    data = {
+        name: {split: asdict(source) for split, source in split_sources(task).items()}
+        for name, task in run.tasks.items()
+    }
+    return {**_head(run), "data": data, "cells": [cell_entry(result) for result in results], "runs": runs}
 
 
-def _cut_notes(results: Results) -> list[str]:
-    return [
-        f"{result.task} at {result.shots} shots: {result.usage['contexts_cut']} of {result.usage['requests']} prompts "
-        "were longer than the model's context and lost their beginning."
-        for result in results.values()
-        if result.usage["contexts_cut"]
-    ]
+def cell_entry(result: CellResult) -> dict[str, Any]:
+    """A cell in results.json."""
+    return {key: value for key, value in asdict(result).items() if key != "lm_eval"}

@@ -1,1 +1,1 @@
-"""Task files of lm-eval 0.4, with the prompts of its own tasks of the same names and this project's data."""
+"""Task files of lm-eval 0.4 with this project's data; the prompts of lm-eval's own tasks, where it has them."""

@@ -14,6 +14,21 @@ from foundation.errors import UserError
 from foundation.packages import package_files
 
 MakeModel = Callable[..., Path]
+Words = Callable[[int, int], str]
+
+# A task's rows in the folder, where the name is not the split's; RACE and LAMBADA have no rows for examples only.
+FILES: dict[tuple[str, str], str | None] = {
+    ("lambada", "validation"): "lambada/lambada_openai_test.jsonl.gz",
+    ("lambada", "train"): None,
+    ("lambada_cloze", "validation"): None,
+    ("lambada_cloze", "train"): None,
+    ("race_h", "validation"): "race/test.jsonl.gz",
+    ("race_h", "train"): None,
+    ("race_h_last", "validation"): None,
+    ("race_h_last", "train"): None,
+    ("anli_r2", "validation"): "anli/test_r2.jsonl.gz",
+    ("anli_r2", "train"): "anli/dev_r2.jsonl.gz",
+}
 
 TEXT = (
     "the river a small house was built before winter because nobody wanted to cross it twice , and seven old "
@@ -67,12 +82,69 @@ def synthetic_rows(count: int, seed: int) -> dict[str, list[dict[str, Any]]]:
             }
             for _ in range(count)
         ],
+        **_reading_rows(count, rng, words),
+        **_inference_rows(count, rng, words),
+    }
+
+
+def _reading_rows(count: int, rng: random.Random, words: Words) -> dict[str, list[dict[str, Any]]]:
+    # Spaces and line breaks as OpenAI's text has them, some of them next to or inside the last word.
+    ends = [" bank", " \n\nbank", ' said.\n\n"Bridge', "  iron", " tea\u2028cup", " café"]
+    texts = [{"text": f"{words(4, 20)}\n{words(2, 5)}{ends[i % len(ends)]}"} for i in range(count)]
+    articles = [f"{words(10, 30)}\n{words(5, 9)}." for _ in range(count)]
+    stems = [f"{words(2, 5)}  _  .", f"{words(2, 5)}?", f"{words(1, 3)}  _   as {words(1, 2)}."]
+    questions = [
+        {
+            "example_id": f"high{i}.txt",
+            # One, two and three questions on an article, and the first article's last question stands apart.
+            "article": articles[0 if i == count - 1 else int((2 * i) ** 0.5)],
+            "question": stems[i % 3],
+            "options": [words(1, 6) for _ in range(4)],
+            "answer": rng.choice("ABCD"),
+        }
+        for i in range(count)
+    ]
+    return {"lambada": texts, "lambada_cloze": texts, "race_h": questions, "race_h_last": questions}
+
+
+def _inference_rows(count: int, rng: random.Random, words: Words) -> dict[str, list[dict[str, Any]]]:
+    premises = [words(5, 25) + "." for _ in range(count // 2 + 1)]
+    sentences = [(words(1, 6), rng.choice(["ships", "iron", "banks"]), words(1, 6)) for _ in range(2 * count)]
+    return {
+        "anli_r2": [
+            {"uid": str(i), "premise": premises[i // 2], "hypothesis": words(2, 9), "label": rng.randint(0, 2)}
+            for i in range(count)
+        ],
+        "hans": [
+            {
+                "premise": f"If the {words(1, 2)} slept , the {words(1, 2)} ran .",
+                "hypothesis": f"The {words(2, 3)} ran .",
+                "label": rng.randint(0, 1),
+                "pairID": f"ex{i}",
+                "heuristic": ["lexical_overlap", "subsequence", "constituent"][i % 3],
+                "subcase": f"case{i % 6}",
+                "template": f"temp{i % 4}",
+            }
+            for i in range(count)
+        ],
+        "wic": [
+            {
+                "word": "stem",
+                "sentence1": " ".join(first),
+                "sentence2": " ".join(second),
+                **{"start1": len(first[0]) + 1, "end1": len(first[0]) + 1 + len(first[1])},
+                **{"start2": len(second[0]) + 1, "end2": len(second[0]) + 1 + len(second[1])},
+                "idx": i,
+                "label": rng.randint(0, 1),
+            }
+            for i, (first, second) in enumerate(zip(sentences[::2], sentences[1::2], strict=True))
+        ],
     }
 
 
 @pytest.fixture(scope="session")
 def rows() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Raw rows by split and task."""
+    """Raw rows by split and task; `validation` are the rows that are asked, also of a task with a test split."""
     return {"validation": synthetic_rows(12, seed=1), "train": synthetic_rows(9, seed=2)}
 
 
@@ -82,7 +154,9 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Any]) 
     folder = tmp_path_factory.mktemp("task-data")
     for split, tasks in rows.items():
         for task, records in tasks.items():
-            write_rows(folder / task / f"{split}.jsonl.gz", records)
+            name = FILES.get((task, split), f"{task}/{split}.jsonl.gz")
+            if name is not None:
+                write_rows(folder / name, records)
     return folder
 
 

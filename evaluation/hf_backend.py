@@ -15,9 +15,10 @@ from foundation.errors import UserError
 if TYPE_CHECKING:
     from evaluation.hf_forward import Memory
 
-# Tokens in a batch, what every row attends to counted: enough to fill the arithmetic units, few enough for the
-# activations to fit.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
+# Tokens in a batch: enough to fill the arithmetic units, few enough for rows of nearly equal length, and to fit.
+_BATCH_TOKENS = {"cpu": 512, "cuda": 32768}
+# Tokens that a batch attends to, a copy of the trunk for each row counted, may be so many times more.
+_KEYS_A_TOKEN = 4
 # A row's longest packing: wider rows spend more on attention between tokens that do not see each other.
 _ROW_TOKENS = {"cpu": 1024, "cuda": 4096}
 # Rows of the head's output in memory at a time: 0.2 GB with GPT-2's vocabulary in fp32.
@@ -103,7 +104,8 @@ class HFBackend:
         budget = _BATCH_TOKENS[self.device.type]
         batch: list[Pack] = []
         for pack in sorted(packs, key=len, reverse=True):
-            if batch and (past + len(batch[0])) * (len(batch) + 1) > budget:
+            rows, width = len(batch) + 1, len(batch[0] if batch else pack)
+            if batch and (rows * width > budget or rows * (past + width) > _KEYS_A_TOKEN * budget):
                 yield batch
                 batch = []
             batch.append(pack)

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from evaluation.packing import make_packs, row_tensors
 from foundation.errors import UserError
 
 
@@ -127,34 +124,6 @@ def test_tasks_that_generate_are_refused(tokenizer: Any) -> None:
         model.generate_until([])
     with pytest.raises(NotImplementedError, match="loglikelihood_rolling"):
         model.loglikelihood_rolling([])
-
-
-token_sequences = st.lists(
-    st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1, max_size=12, unique=True
-)
-
-
-@given(sequences=token_sequences, longest=st.integers(4, 40))
-@settings(deadline=None)
-def test_packs_hold_every_sequence_and_show_each_only_itself(sequences: list[tuple[int, ...]], longest: int) -> None:
-    packs = make_packs(sequences, longest)
-    assert sorted(member for pack in packs for member in pack.members) == list(range(len(sequences)))
-    tokens, positions, mask = row_tensors(packs)
-    for row, pack in enumerate(packs):
-        assert len(pack) <= longest or len(pack.members) == 1
-        for branch, member in enumerate(pack.members):
-            columns = pack.columns(branch, 0, len(sequences[member]))
-            assert tuple(tokens[row, columns].tolist()) == sequences[member]
-            assert positions[row, columns].tolist() == list(range(len(columns)))
-            for place, column in enumerate(columns):
-                assert mask[row, 0, column].nonzero()[:, 0].tolist() == columns[: place + 1]
-
-
-def test_choices_after_one_context_share_its_tokens() -> None:
-    context = tuple(range(20))
-    (pack,) = make_packs([(*context, 50, 51), (*context, 60), (*context, 50, 52)], longest=64)
-    assert pack.prefix == 20
-    assert len(pack) == 20 + 2 + 1 + 2
 
 
 def test_scores_do_not_depend_on_what_else_is_scored(model_folder: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from evaluation.command import app as evaluate_app
 from foundation.errors import UserError
+from serving.command import add_commands as add_serving_commands
 
 app = typer.Typer(
     name="mtnlg",
@@ -26,6 +27,7 @@ app.add_typer(runs_app, name="runs")
 checkpoint_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints of any format, check and compare them.")
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(evaluate_app, name="evaluate")
+add_serving_commands(app)
 
 
 class Target(str, Enum):
@@ -250,30 +252,6 @@ def checkpoint_diff(
 
     if not diff(first, second, all_tensors=all_tensors, optimizer=optimizer):
         raise typer.Exit(1)
-
-
-@app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def serve_command(
-    context: typer.Context,
-    model: Annotated[Path, typer.Argument(help="Model folder, Hugging Face's format or resharded for vLLM.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8000,
-    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, help="Default: the slices in MODEL, or 1.")] = None,
-    check: Annotated[
-        str | None, typer.Option(help="Start, stream the answer to this prompt through HTTP, and stop.")
-    ] = None,
-) -> None:
-    """Serve a model over an OpenAI-compatible HTTP API, with vLLM as the engine.
-
-    Any other option is vLLM's own, such as --max-model-len 512.
-
-    Example: mtnlg serve runs/demo-vllm --port 8000
-    """
-    from serving.server import serve
-
-    serve(
-        model, host=host, port=port, tensor_parallel_size=tensor_parallel_size, engine_options=context.args, check=check
-    )
 
 
 def main() -> None:

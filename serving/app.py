@@ -1,14 +1,16 @@
 """The HTTP application: whether the server lives and is ready, its version, and vLLM's OpenAI routes."""
 
 import importlib.metadata
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from serving.engine import Engine
+from serving.page_routes import page_router
 
 _RETRY_SECONDS = "5"
 
@@ -16,15 +18,28 @@ Message = MutableMapping[str, Any]
 Asgi = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
+# An engine that has made no token for so long is not ready, whatever it says; the supervisor probes it long before.
+_STALE_SECONDS = 10.0
+
+
 @dataclass
 class ServerState:
-    """What the server knows of itself. `openai` is set once the engine has made a token."""
+    """What the server knows of itself. `openai` is set while the engine makes tokens; `last_token` is when it did."""
 
     model: str
     engine_version: str
     engine: Engine | None = None
     openai: Asgi | None = None
     draining: bool = False
+    last_token: float = field(default_factory=time.monotonic)
+
+    def note_token(self) -> None:
+        """The engine has just made something."""
+        self.last_token = time.monotonic()
+
+    def silent_seconds(self) -> float:
+        """How long the engine has made nothing."""
+        return time.monotonic() - self.last_token
 
     def unready(self) -> str | None:
         """Why requests are not taken now, or None when they are."""
@@ -32,14 +47,16 @@ class ServerState:
             return "shutting down"
         if self.engine is None or self.openai is None:
             return "loading the model"
-        return "the engine has died" if self.engine.errored else None
+        if self.engine.errored:
+            return "the engine has died"
+        return "the engine does not answer" if self.silent_seconds() > _STALE_SECONDS else None
 
 
 def build_app(state: ServerState) -> FastAPI:
     """The application over `state`, which changes while it runs.
 
     `/live`: the process answers. `/ready`: 200 when requests are taken, else 503 and the reason.
-    `/version`: what runs. Every other path is vLLM's; 503 with Retry-After until it is ready.
+    `/version`: what runs. `/`: the page. Every other path is vLLM's; 503 with Retry-After until it is ready.
     """
     app = FastAPI(title="mtnlg", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -60,6 +77,7 @@ def build_app(state: ServerState) -> FastAPI:
             "model": state.model,
         }
 
+    app.include_router(page_router())
     app.mount("/", _openai_routes(state))
     return app
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 
@@ -14,6 +14,15 @@ _POLL_SECONDS = 0.25
 _REQUEST_SECONDS = 300.0
 _MAX_TOKENS = 48
 _TEMPERATURE = 0.8  # a small model repeats itself at 0
+
+
+def checking(prompt: str) -> Callable[[str, str, str | None], Awaitable[object]]:
+    """`check_server` for this prompt, as a client that `serve` runs."""
+
+    async def check(url: str, model: str, api_key: str | None) -> int:
+        return await check_server(url, model, prompt, api_key)
+
+    return check
 
 
 async def check_server(url: str, model: str, prompt: str, api_key: str | None = None) -> int:

@@ -7,7 +7,7 @@ import os
 import signal
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -168,6 +168,19 @@ async def openai_app(engine: Any, options: argparse.Namespace) -> "FastAPI":
     app: FastAPI = build_app(options, tasks, engine.model_config)
     await init_app_state(engine, app.state, options, tasks)
     return app
+
+
+def note_outputs(engine: Any, note: Callable[[], None]) -> None:
+    """Call `note` whenever the engine's processes have made something, for whichever request."""
+    core = engine.engine_core
+    receive = core.get_output_async
+
+    async def receive_and_note() -> Any:
+        outputs = await receive()
+        note()
+        return outputs
+
+    core.get_output_async = receive_and_note
 
 
 async def make_token(engine: Any) -> int:

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -13,23 +13,15 @@ import uvicorn
 
 from foundation.errors import UserError
 from serving.app import ServerState, build_app
-from serving.check import check_server
-from serving.engine import (
-    Engine,
-    engine_version,
-    first_line,
-    make_token,
-    openai_app,
-    parse_options,
-    prepare_environment,
-    start_engine,
-)
+from serving.engine import engine_version, parse_options, prepare_environment
 from serving.model_folder import inspect_model
-from serving.processes import end_processes, engine_processes, private_temporary_folder, shared_memory_of
+from serving.processes import private_temporary_folder
+from serving.supervisor import Supervisor
 
 _DRAIN_SECONDS = 30
-_WATCH_SECONDS = 0.5
-_GRACE_SECONDS = 5.0
+
+# Given the server's URL, the model's name and a key, it does its work through HTTP.
+Client = Callable[[str, str, str | None], Awaitable[object]]
 
 
 def serve(
@@ -39,12 +31,14 @@ def serve(
     port: int = 8000,
     tensor_parallel_size: int | None = None,
     engine_options: Sequence[str] = (),
-    check: str | None = None,
+    engine_restarts: int = 3,
+    client: Client | None = None,
 ) -> None:
-    """Serve `model` until SIGTERM or Ctrl-C; with `check`, until that prompt's completion was printed.
+    """Serve `model` until SIGTERM or Ctrl-C; with a `client`, called once the server is ready, until that is done.
 
     On a signal it stops accepting, finishes what runs (30 s at most), ends the engine and returns.
-    Raises UserError when the folder, the port or an option will not do, and when the engine dies.
+    An engine that dies or hangs is started again, `engine_restarts` times within ten minutes.
+    Raises UserError when the folder, the port or an option will not do, and when the engine is not worth restarting.
     """
     folder = inspect_model(model, tensor_parallel_size)
     version, cpu = engine_version()
@@ -52,7 +46,7 @@ def serve(
         prepare_environment(folder.tensor_parallel_size, engine_options, cpu=cpu)
         options = parse_options(folder, engine_options, cpu=cpu)
         state = ServerState(model=options.served_model_name[0], engine_version=version)
-        asyncio.run(_Service(state, listener, options).run(check))
+        asyncio.run(_Service(state, listener, options, engine_restarts).run(client))
 
 
 @contextlib.contextmanager
@@ -83,79 +77,53 @@ class _Server(uvicorn.Server):
 class _Service:
     """One run of the server."""
 
-    def __init__(self, state: ServerState, listener: socket.socket, options: argparse.Namespace) -> None:
+    def __init__(self, state: ServerState, listener: socket.socket, options: argparse.Namespace, restarts: int) -> None:
         host, port = listener.getsockname()[:2]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._state = state
         self._listener = listener
         self._options = options
         self._stop = asyncio.Event()
-        self._load: asyncio.Task[Engine] | None = None
-        self._shared_memory: set[Path] = set()
+        self._supervisor = Supervisor(state, options, restarts, self._report)
         config = uvicorn.Config(
             build_app(state), log_level="warning", lifespan="off", timeout_graceful_shutdown=_DRAIN_SECONDS
         )
         self._http = _Server(config)
 
-    async def run(self, check: str | None) -> None:
+    async def run(self, client: Client | None) -> None:
         """Answer HTTP from the start, load, serve, and leave nothing running."""
         with self._signals():
             http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
-            work = asyncio.create_task(self._work(check))
+            work = asyncio.create_task(self._work(client))
             stop = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({http, work, stop}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._state.draining = True
                 self._http.should_exit = True
+                if client is not None:
+                    work.cancel()  # its own request would else be waited for
                 await http
                 stop.cancel()
                 work.cancel()
                 await asyncio.wait({work, stop})
-                await self._end_engine()
+                await self._supervisor.end()
         if not work.cancelled() and not self._stop.is_set():
             work.result()  # raises what went wrong
 
-    async def _work(self, check: str | None) -> None:
-        state = self._state
-        print(f"mtnlg: loading {state.model}", flush=True)
-        self._load = asyncio.create_task(asyncio.to_thread(start_engine, self._options))
-        state.engine = engine = await asyncio.shield(self._load)
-        self._shared_memory |= shared_memory_of(engine_processes())
-        try:
-            openai = await openai_app(engine, self._options)
-            await make_token(engine)
-        except Exception as error:
-            raise UserError(f"the engine makes no token: {first_line(error)}") from error
-        state.openai = openai
-        print(f"mtnlg: serving {state.model} at {self._url}", flush=True)
-        if check is None:
-            await self._watch()
+    async def _work(self, client: Client | None) -> None:
+        self._report(f"loading {self._state.model}")
+        await self._supervisor.start()
+        self._report(f"serving {self._state.model} at {self._url}")
+        if client is None:
+            await self._supervisor.watch()
         else:
             keys = self._options.api_key or [None]
-            await check_server(self._url, state.model, check, keys[0])
+            await client(self._url, self._state.model, keys[0])
 
-    async def _watch(self) -> None:
-        """Return never; raise UserError when the engine dies."""
-        while self._state.engine is not None and not self._state.engine.errored:
-            await asyncio.sleep(_WATCH_SECONDS)
-        raise UserError("the engine died; its log says why (VLLM_LOGGING_LEVEL=INFO says more)")
-
-    async def _end_engine(self) -> None:
-        """End the engine, loaded or half loaded, and remove what its workers leave in shared memory."""
-        if self._load is None:
-            return
-        while not self._load.done():
-            self._shared_memory |= shared_memory_of(processes := engine_processes())
-            end_processes(processes, grace_seconds=0.0)
-            await asyncio.wait({self._load}, timeout=_WATCH_SECONDS)
-        processes = engine_processes()
-        if self._load.exception() is None:
-            # In this thread, so that vLLM's tasks are cancelled before they can see the engine gone and complain.
-            self._load.result().shutdown(0)
-        end_processes(processes, grace_seconds=_GRACE_SECONDS)
-        for path in self._shared_memory:
-            path.unlink(missing_ok=True)
+    @staticmethod
+    def _report(line: str) -> None:
+        print(f"mtnlg: {line}", flush=True)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from tests.serving.running_server import END_SECONDS, ROOT, RunningServer, running_server, serve_command
+from tests.serving.running_server import END_SECONDS, ROOT, START_SECONDS, RunningServer, running_server, serve_command
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.slow
@@ -27,9 +27,9 @@ def assert_gone(processes: list[psutil.Process]) -> None:
     assert [process.name() for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def stream_lines(server: RunningServer, lines: list[str]) -> None:
+def stream_lines(server: RunningServer, lines: list[str], model: str = "vllm2") -> None:
     body = {
-        "model": "vllm2",
+        "model": model,
         "prompt": "a",
         "max_tokens": 120,
         "stream": True,
@@ -70,7 +70,7 @@ def test_ctrl_c_reaches_the_whole_group_and_ends_well(models: Path) -> None:
 
 def test_a_dead_worker_ends_the_server_with_an_error(models: Path) -> None:
     before = shared_memory()
-    with running_server(str(models / "vllm2")) as server:
+    with running_server(str(models / "vllm2"), "--engine-restarts", "0") as server:
         processes = server.descendants()
         worker = next(process for process in processes if "Worker" in " ".join(process.cmdline()))
         worker.kill()
@@ -78,6 +78,40 @@ def test_a_dead_worker_ends_the_server_with_an_error(models: Path) -> None:
     assert server.output[-1].startswith("mtnlg: the engine died")
     assert_gone(processes)
     assert shared_memory() <= before
+
+
+def test_a_hung_engine_is_noticed_and_started_again(models: Path) -> None:
+    with running_server(str(models / "vllm1"), "--engine-restarts", "1") as server:
+        before = server.descendants()
+        engine = next(process for process in before if "EngineCore" in " ".join(process.cmdline()))
+        lines: list[str] = []
+        reader = threading.Thread(target=stream_until_it_ends, args=(server, lines))
+        engine.suspend()
+        stopped = time.monotonic()
+        reader.start()
+        while httpx.get(f"{server.url}/ready").status_code == 200:
+            assert time.monotonic() - stopped < END_SECONDS
+            time.sleep(0.1)
+        reader.join(END_SECONDS)
+        assert not reader.is_alive(), "a request in a hung engine must end"
+        assert "error" in "".join(lines)
+        while httpx.get(f"{server.url}/ready").status_code != 200:
+            assert time.monotonic() - stopped < START_SECONDS
+            time.sleep(0.5)
+        assert "hung: no token for" in "".join(server.output)
+        again: list[str] = []
+        stream_lines(server, again, model="vllm1")
+        assert again[-1] == "data: [DONE]"
+        next(process for process in server.descendants() if "EngineCore" in " ".join(process.cmdline())).kill()
+        assert server.process.wait(END_SECONDS) == 2
+        assert_gone([process for process in before if process.pid != server.process.pid])
+
+
+def stream_until_it_ends(server: RunningServer, lines: list[str]) -> None:
+    try:
+        stream_lines(server, lines, model="vllm1")
+    except httpx.HTTPError as error:
+        lines.append(f"error: {error}")
 
 
 def test_sigterm_while_loading(models: Path) -> None:

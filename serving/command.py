@@ -1,0 +1,84 @@
+"""`mtnlg serve` and `mtnlg generate`. The engine is imported when a verb runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_REST_TO_ENGINE = {"allow_extra_args": True, "ignore_unknown_options": True}
+_Slices = Annotated[int | None, typer.Option(min=1, help="Default: the slices in MODEL, or 1.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Put the verbs into the command line."""
+    app.command("serve", context_settings=_REST_TO_ENGINE)(_serve)
+    app.command("generate", context_settings=_REST_TO_ENGINE)(_generate)
+
+
+def _serve(
+    context: typer.Context,
+    model: Annotated[Path, typer.Argument(help="Model folder, Hugging Face's format or resharded for vLLM.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8000,
+    tensor_parallel_size: _Slices = None,
+    engine_restarts: Annotated[
+        int, typer.Option(min=0, help="How often in ten minutes an engine that died or hung is started again.")
+    ] = 3,
+    check: Annotated[
+        str | None, typer.Option(help="Start, stream the answer to this prompt through HTTP, and stop.")
+    ] = None,
+) -> None:
+    """Serve a model over an OpenAI-compatible HTTP API, with vLLM as the engine and a web page at /.
+
+    Any other option is vLLM's own, such as --max-model-len 512.
+
+    Example: mtnlg serve runs/demo-vllm --port 8000
+    """
+    from serving.check import checking
+    from serving.server import serve
+
+    serve(
+        model,
+        host=host,
+        port=port,
+        tensor_parallel_size=tensor_parallel_size,
+        engine_options=context.args,
+        engine_restarts=engine_restarts,
+        client=None if check is None else checking(check),
+    )
+
+
+def _generate(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model folder, or with --url the model's name there.")],
+    prompt: Annotated[str | None, typer.Argument(help="Default, and with -: standard input.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token every time.")] = 0.8,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Among the likeliest tokens of this share.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answer.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text. May be repeated.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask a running server instead of starting an engine.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="MTNLG_API_KEY", help="Key for --url.")] = None,
+    tensor_parallel_size: _Slices = None,
+) -> None:
+    """Print what a model makes of a prompt, as it comes.
+
+    Any other option is vLLM's own, such as --max-model-len 512.
+
+    Example: mtnlg generate runs/demo-vllm "The history of the world"
+    """
+    from serving.generate import generate
+
+    generate(
+        model,
+        prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        stop=stop or (),
+        url=url,
+        api_key=api_key,
+        tensor_parallel_size=tensor_parallel_size,
+        engine_options=context.args,
+    )

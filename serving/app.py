@@ -2,20 +2,18 @@
 
 import importlib.metadata
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from serving.engine import Engine
+from serving.guard.asgi import Asgi, Message, Receive, Send
+from serving.guard.settings import EngineFacts
 from serving.page_routes import page_router
 
 _RETRY_SECONDS = "5"
-
-Message = MutableMapping[str, Any]
-Asgi = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
 # An engine that has made no token for so long is not ready, whatever it says; the supervisor probes it long before.
@@ -24,12 +22,15 @@ _STALE_SECONDS = 10.0
 
 @dataclass
 class ServerState:
-    """What the server knows of itself. `openai` is set while the engine makes tokens; `last_token` is when it did."""
+    """What the server knows of itself. `openai` and `facts` are set while the engine makes tokens; `last_token` is when
+    it did. `metrics` gives what stands behind vLLM's own at `/metrics`."""
 
     model: str
     engine_version: str
     engine: Engine | None = None
     openai: Asgi | None = None
+    facts: EngineFacts | None = None
+    metrics: Callable[[], bytes] = bytes
     draining: bool = False
     last_token: float = field(default_factory=time.monotonic)
 
@@ -82,12 +83,31 @@ def build_app(state: ServerState) -> FastAPI:
     return app
 
 
+async def _metrics(state: ServerState, scope: Message, receive: Receive, send: Send) -> None:
+    """vLLM's metrics, while there are any, and ours."""
+    if state.openai is None:
+        await Response(state.metrics(), media_type="text/plain; version=0.0.4")(scope, receive, send)
+        return
+
+    async def append(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [(name, value) for name, value in message["headers"] if name != b"content-length"]
+            message = {**message, "headers": headers}
+        elif not message.get("more_body"):
+            message = {**message, "body": message.get("body", b"") + state.metrics()}
+        await send(message)
+
+    # Compressed bytes could not be appended to.
+    plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+    await state.openai({**scope, "headers": plain}, receive, append)
+
+
 def _openai_routes(state: ServerState) -> Asgi:
-    async def route(
-        scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def route(scope: Message, receive: Receive, send: Send) -> None:
         reason = state.unready()
-        if reason is None and state.openai is not None:
+        if scope["type"] == "http" and scope["path"].rstrip("/") == "/metrics":
+            await _metrics(state, scope, receive, send)
+        elif reason is None and state.openai is not None:
             await state.openai(scope, receive, send)
         elif scope["type"] == "http":
             error = {"message": f"not ready: {reason}", "type": "unavailable", "param": None, "code": 503}

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from foundation.errors import UserError
+from serving.keys_command import app as keys_app
+
 _REST_TO_ENGINE = {"allow_extra_args": True, "ignore_unknown_options": True}
 _Slices = Annotated[int | None, typer.Option(min=1, help="Default: the slices in MODEL, or 1.")]
 
@@ -12,6 +15,7 @@ _Slices = Annotated[int | None, typer.Option(min=1, help="Default: the slices in
 def add_commands(app: typer.Typer) -> None:
     """Put the verbs into the command line."""
     app.command("serve", context_settings=_REST_TO_ENGINE)(_serve)
+    app.add_typer(keys_app, name="keys")
     app.command("generate", context_settings=_REST_TO_ENGINE)(_generate)
 
 
@@ -24,6 +28,12 @@ def _serve(
     engine_restarts: Annotated[
         int, typer.Option(min=0, help="How often in ten minutes an engine that died or hung is started again.")
     ] = 3,
+    keys: Annotated[Path | None, typer.Option(help="Key file of `mtnlg keys`; then every request needs one.")] = None,
+    limits: Annotated[Path | None, typer.Option(help="Bounds, as in configs/serving/limits.yaml.")] = None,
+    access_log: Annotated[Path | None, typer.Option(help="JSON, a line a request. Default: standard output.")] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Listen beyond this machine without keys: anyone may use the model.")
+    ] = False,
     check: Annotated[
         str | None, typer.Option(help="Start, stream the answer to this prompt through HTTP, and stop.")
     ] = None,
@@ -34,9 +44,17 @@ def _serve(
 
     Example: mtnlg serve runs/demo-vllm --port 8000
     """
+    from foundation.config import load_config
     from serving.check import checking
-    from serving.server import serve
+    from serving.guard.settings import GuardSettings
+    from serving.server import check_address, serve
 
+    guard = load_config(GuardSettings, limits) if limits else GuardSettings()
+    chosen = {"keys": keys, "access_log": access_log, "log_requests": guard.log_requests and check is None}
+    guard = guard.model_copy(update={name: value for name, value in chosen.items() if value is not None})
+    if guard.keys is not None and (check is not None or "--api-key" in context.args):
+        raise UserError("--keys goes with neither --check nor vLLM's --api-key: leave out one of them")
+    check_address(host, has_keys=guard.keys is not None or "--api-key" in context.args, anonymous=anonymous)
     serve(
         model,
         host=host,
@@ -44,6 +62,7 @@ def _serve(
         tensor_parallel_size=tensor_parallel_size,
         engine_options=context.args,
         engine_restarts=engine_restarts,
+        guard=guard,
         client=None if check is None else checking(check),
     )
 

@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from foundation.errors import UserError
+from serving.guard.settings import EngineFacts
 from serving.model_folder import ModelFolder
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def parse_options(model: ModelFolder, given: Sequence[str], *, cpu: bool) -> arg
 
 def _defaults(model: ModelFolder, *, cpu: bool) -> list[str]:
     defaults = [f"--served-model-name={model.name}", f"--tensor-parallel-size={model.tensor_parallel_size}"]
+    defaults.append("--allowed-origins=[]")  # vLLM's default lets every web site ask a server on this machine
     if model.sharded:
         defaults.append("--load-format=sharded_state")
     if model.dtype == "float32":
@@ -168,6 +170,21 @@ async def openai_app(engine: Any, options: argparse.Namespace) -> "FastAPI":
     app: FastAPI = build_app(options, tasks, engine.model_config)
     await init_app_state(engine, app.state, options, tasks)
     return app
+
+
+def engine_facts(engine: Any, options: argparse.Namespace) -> EngineFacts:
+    """What admission and limits have to know of a running engine."""
+    tokenizer, config = engine.get_tokenizer(), engine.vllm_config
+    blocks = config.cache_config.num_gpu_blocks or 0
+    return EngineFacts(
+        models=tuple(options.served_model_name),
+        max_model_len=config.model_config.max_model_len,
+        count_tokens=lambda text: len(tokenizer.encode(text)),
+        vocab_size=config.model_config.get_vocab_size(),
+        token_characters=max(map(len, tokenizer.get_vocab())),
+        running_requests=config.scheduler_config.max_num_seqs,
+        running_tokens=blocks * config.cache_config.block_size or None,
+    )
 
 
 def note_outputs(engine: Any, note: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import httpx
 
 from foundation.errors import UserError
+from serving.guard.settings import GuardSettings
 from serving.server import serve
 
 _TIMEOUT = httpx.Timeout(300, connect=20)
@@ -65,6 +66,7 @@ def generate(
             port=0,
             tensor_parallel_size=tensor_parallel_size,
             engine_options=engine_options,
+            guard=GuardSettings(log_requests=False),
             client=printer.answer,
         )
     if not printer.finished:

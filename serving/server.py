@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -14,11 +16,17 @@ import uvicorn
 from foundation.errors import UserError
 from serving.app import ServerState, build_app
 from serving.engine import engine_version, parse_options, prepare_environment
+from serving.guard.connection import connection_class
+from serving.guard.guard import guarded
+from serving.guard.settings import GuardSettings
 from serving.model_folder import inspect_model
 from serving.processes import private_temporary_folder
 from serving.supervisor import Supervisor
 
 _DRAIN_SECONDS = 30
+_LOOK_SECONDS = 0.05
+# Open connections; what comes beyond is refused by uvicorn itself.
+_CONNECTIONS = 4096
 
 # Given the server's URL, the model's name and a key, it does its work through HTTP.
 Client = Callable[[str, str, str | None], Awaitable[object]]
@@ -32,11 +40,13 @@ def serve(
     tensor_parallel_size: int | None = None,
     engine_options: Sequence[str] = (),
     engine_restarts: int = 3,
+    guard: GuardSettings | None = None,
     client: Client | None = None,
 ) -> None:
     """Serve `model` until SIGTERM or Ctrl-C; with a `client`, called once the server is ready, until that is done.
 
     On a signal it stops accepting, finishes what runs (30 s at most), ends the engine and returns.
+    `guard` bounds what is let in and says who may come.
     An engine that dies or hangs is started again, `engine_restarts` times within ten minutes.
     Raises UserError when the folder, the port or an option will not do, and when the engine is not worth restarting.
     """
@@ -46,7 +56,16 @@ def serve(
         prepare_environment(folder.tensor_parallel_size, engine_options, cpu=cpu)
         options = parse_options(folder, engine_options, cpu=cpu)
         state = ServerState(model=options.served_model_name[0], engine_version=version)
-        asyncio.run(_Service(state, listener, options, engine_restarts).run(client))
+        asyncio.run(_Service(state, listener, options, engine_restarts, guard or GuardSettings()).run(client))
+
+
+def check_address(host: str, *, has_keys: bool, anonymous: bool) -> None:
+    """Raise UserError when others than this machine could use the model without a key, unless that is wanted."""
+    here = host == "localhost"
+    with contextlib.suppress(ValueError):
+        here = here or ipaddress.ip_address(host).is_loopback
+    if not (here or has_keys or anonymous):
+        raise UserError(f"{host} is open to others: add --keys FILE (mtnlg keys add), or --anonymous to let anyone in")
 
 
 @contextlib.contextmanager
@@ -77,7 +96,14 @@ class _Server(uvicorn.Server):
 class _Service:
     """One run of the server."""
 
-    def __init__(self, state: ServerState, listener: socket.socket, options: argparse.Namespace, restarts: int) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        listener: socket.socket,
+        options: argparse.Namespace,
+        restarts: int,
+        settings: GuardSettings,
+    ) -> None:
         host, port = listener.getsockname()[:2]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._state = state
@@ -85,8 +111,15 @@ class _Service:
         self._options = options
         self._stop = asyncio.Event()
         self._supervisor = Supervisor(state, options, restarts, self._report)
+        self._guard = guarded(build_app(state), settings, state)
+        state.metrics = self._guard.metrics_text
         config = uvicorn.Config(
-            build_app(state), log_level="warning", lifespan="off", timeout_graceful_shutdown=_DRAIN_SECONDS
+            self._guard,
+            http=connection_class(settings.limits, settings.times),
+            log_level="warning",
+            lifespan="off",
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
         self._http = _Server(config)
 
@@ -100,16 +133,26 @@ class _Service:
                 await asyncio.wait({http, work, stop}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._state.draining = True
-                self._http.should_exit = True
                 if client is not None:
                     work.cancel()  # its own request would else be waited for
-                await http
+                await self._drain(http)
                 stop.cancel()
                 work.cancel()
                 await asyncio.wait({work, stop})
                 await self._supervisor.end()
+                self._guard.close()
         if not work.cancelled() and not self._stop.is_set():
             work.result()  # raises what went wrong
+
+    async def _drain(self, http: asyncio.Task[None]) -> None:
+        """Finish what runs, and meanwhile tell new requests to go elsewhere; then close the socket."""
+        started = time.monotonic()
+        while self._guard.requests and time.monotonic() - started < _DRAIN_SECONDS:
+            if http.done() or self._http.force_exit:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._http.should_exit = True
+        await http
 
     async def _work(self, client: Client | None) -> None:
         self._report(f"loading {self._state.model}")

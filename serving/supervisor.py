@@ -9,7 +9,7 @@ from pathlib import Path
 
 from foundation.errors import UserError
 from serving.app import ServerState
-from serving.engine import Engine, first_line, make_token, note_outputs, openai_app, start_engine
+from serving.engine import Engine, engine_facts, first_line, make_token, note_outputs, openai_app, start_engine
 from serving.processes import end_processes, engine_processes, shared_memory_of
 
 # A hung engine is noticed within the sum of the three: it is silent, then does not answer a probe.
@@ -52,6 +52,7 @@ class Supervisor:
         except Exception as error:
             raise UserError(f"the engine makes no token: {first_line(error)}") from error
         state.note_token()
+        state.facts = engine_facts(engine, self._options)
         state.openai = openai
 
     async def watch(self) -> None:
@@ -62,7 +63,7 @@ class Supervisor:
             except EngineDiedError as death:
                 self._count(death)
                 self._report(f"{death}; starting it again ({len(self._deaths)} of {self._restarts})")
-                self._state.openai = None
+                self._state.openai = self._state.facts = None
                 await self.end()
                 await self.start()
                 self._report("the engine is back")

@@ -24,6 +24,7 @@ import argparse, os, sys
 from pathlib import Path
 from serving import server, supervisor
 from serving.generate import generate
+from serving.guard.settings import EngineFacts
 from serving.model_folder import ModelFolder
 from tests.serving.stub_openai import Stub, stub_app
 
@@ -45,6 +46,7 @@ server.parse_options = lambda *a, **k: argparse.Namespace(served_model_name=["de
 supervisor.start_engine = lambda options: Engine()
 supervisor.make_token, supervisor.openai_app = token, app
 supervisor.note_outputs = lambda engine, note: None
+supervisor.engine_facts = lambda engine, options: EngineFacts(("demo-vllm",), 2048, count_tokens=len)
 try:
     generate("runs/demo-vllm", "The capital of France is")
 except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evaluation.command import app as evaluate_app
+from foundation.dtypes import Dtype
 from foundation.errors import UserError
 from serving.command import add_commands as add_serving_commands
 
@@ -37,14 +38,6 @@ class Target(str, Enum):
     vllm = "vllm"
     training = "training"
     megatron = "megatron"
-
-
-class Dtype(str, Enum):
-    """Floating-point formats of weights."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 @data_app.command("prepare")

@@ -144,7 +144,7 @@ def _ours(name: str) -> Callable[[Path, str, Path], Scorer]:
     def make(folder: Path, dtype: str, scratch: Path) -> Scorer:
         if name == "vllm":
             del os.environ["VLLM_CPU_KVCACHE_SPACE"]
-        from evaluation.backends import BackendChoice
+        from evaluation.backends.choice import BackendChoice
         from evaluation.score_store import ScoreStore
         from evaluation.scoring import ScoringLM
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from foundation.dtypes import Dtype
 from foundation.errors import UserError
 
 _DEFAULT = "run"
@@ -38,14 +39,6 @@ class Backend(str, Enum):
     vllm = "vllm"
     hf = "hf"
     http = "http"
-
-
-class Dtype(str, Enum):
-    """Precision to compute in."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 @app.command("run")
@@ -92,7 +85,7 @@ def run_command(
     """
     import os
 
-    from evaluation.backends import BackendChoice
+    from evaluation.backends.choice import BackendChoice
     from evaluation.run import Settings, evaluate
 
     sizes = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluation.backends import BackendChoice
+from evaluation.backends.choice import BackendChoice
 from foundation import formats
 from foundation.errors import UserError
 from foundation.files import sha256_file

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from evaluation.backends import BackendChoice, LazyBackend
+from evaluation.backends.choice import BackendChoice, LazyBackend
 from evaluation.display import GridDisplay, show_end
 from evaluation.grid import Cell, CellResult, CellStore
 from evaluation.libraries import describe_environment, prepare_libraries

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from evaluation.backends import BackendChoice, LazyBackend
+from evaluation.backends.choice import BackendChoice, LazyBackend
 from evaluation.libraries import describe_environment, prepare_libraries
 from evaluation.model import find_model
 

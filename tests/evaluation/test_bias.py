@@ -234,7 +234,7 @@ def test_page_of_a_model_that_sees_no_groups_says_none(tmp_path: Path) -> None:
 
 
 def test_suite_on_a_real_model(model_folder: Path, tmp_path: Path) -> None:
-    from evaluation.hf_backend import HFBackend
+    from evaluation.backends.hf_backend import HFBackend
 
     backend = HFBackend(model_folder, "float32")
     identity = {"path": str(model_folder), "files_sha256": "00"}

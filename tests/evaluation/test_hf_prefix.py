@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from evaluation.hf_backend import HFBackend
+from evaluation.backends.hf_backend import HFBackend
 from evaluation.scoring import Request, Score
 
 VOCABULARY = 50257

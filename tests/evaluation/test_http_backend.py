@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from evaluation import http_client
-from evaluation.hf_backend import HFBackend
-from evaluation.http_backend import HTTPBackend
+from evaluation.backends.hf_backend import HFBackend
+from evaluation.backends.http_backend import HTTPBackend
 from evaluation.scoring import Request, Score
 from foundation.errors import UserError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.backends import BackendChoice
+from evaluation.backends.choice import BackendChoice
 from evaluation.model import find_model
 from foundation.errors import UserError
 from tests.conversion.training_checkpoint import SMALL, make_gpt2, write_training_checkpoint

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.packing import make_packs, pack_alone, row_tensors
-from evaluation.prefix_tree import Trunk, plan_trunks
+from evaluation.backends.packing import make_packs, pack_alone, row_tensors
+from evaluation.backends.prefix_tree import Trunk, plan_trunks
 
 token_sequences = st.lists(
     st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1, max_size=12, unique=True

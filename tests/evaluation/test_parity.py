@@ -95,7 +95,7 @@ def samples_of(model: Any, task: Any) -> list[dict[str, Any]]:
 def test_same_prompts_and_scores_as_lm_eval(
     task: str, shots: int, model_folder: Path, reference_model: Any, data_folder: Path, rows: Any, tmp_path: Path
 ) -> None:
-    from evaluation.hf_backend import HFBackend
+    from evaluation.backends.hf_backend import HFBackend
     from evaluation.score_store import ScoreStore
     from evaluation.scoring import ScoringLM
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from evaluation.backends import BackendChoice
+from evaluation.backends.choice import BackendChoice
 from evaluation.run import Settings, evaluate, rescore
 from evaluation.suites import suite_table
 from evaluation.table import table_of
@@ -96,7 +96,7 @@ def test_second_run_reuses_every_cell(run: Evaluate, tmp_path: Path) -> None:
 def test_killed_run_resumes_behind_the_last_batch(
     run: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evaluation.hf_backend import HFBackend
+    from evaluation.backends.hf_backend import HFBackend
 
     whole = accuracies(run(out=tmp_path / "whole"))
     score, asked = HFBackend.score, []
@@ -128,7 +128,7 @@ def test_killed_run_resumes_behind_the_last_batch(
 
 
 def test_more_documents_go_on_where_fewer_ended(run: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evaluation.hf_backend import HFBackend
+    from evaluation.backends.hf_backend import HFBackend
 
     run(tasks=["piqa"], shots=[0])
     score, asked = HFBackend.score, []

@@ -127,7 +127,7 @@ def test_tasks_that_generate_are_refused(tokenizer: Any) -> None:
 
 
 def test_scores_do_not_depend_on_what_else_is_scored(model_folder: Path) -> None:
-    from evaluation.hf_backend import HFBackend
+    from evaluation.backends.hf_backend import HFBackend
     from evaluation.scoring import Request
 
     backend = HFBackend(model_folder, "float32")

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
+from evaluation.backends.vllm_backend import VLLMBackend
 from evaluation.scoring import Request, Score
-from evaluation.vllm_backend import VLLMBackend
 from foundation.errors import UserError
 from tests.evaluation.conftest import MakeModel
 
@@ -206,7 +206,7 @@ def test_an_engine_that_dies_is_reported_and_the_backend_closed(folder: Path) ->
 
 def test_a_caller_that_is_killed_leaves_no_engine(folder: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from evaluation.vllm_backend import VLLMBackend\n"
+        "import sys; from pathlib import Path; from evaluation.backends.vllm_backend import VLLMBackend\n"
         "backend = VLLMBackend(Path(sys.argv[1]), 'float32', {}); print('ready', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

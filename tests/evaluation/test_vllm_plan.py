@@ -8,12 +8,13 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluation.backends.token_sequences import TokenSequence, common_prefix
+from evaluation.backends.vllm_plan import Assembly, Job, JobScores, TokenScore, make_jobs
+from evaluation.backends.vllm_process import pack_jobs, unpack_jobs
 from evaluation.scoring import Request, Score
-from evaluation.vllm_plan import Assembly, Job, JobScores, Tokens, TokenScore, common_prefix, make_jobs
-from evaluation.vllm_process import pack_jobs, unpack_jobs
 
 
-def token_score(before: Tokens, token: int) -> TokenScore:
+def token_score(before: TokenSequence, token: int) -> TokenScore:
     """A model whose scores depend on every token before."""
     drawn = random.Random(str((before, token)))
     return -drawn.random(), drawn.random() < 0.7
@@ -28,7 +29,7 @@ def expected(request: Request) -> Score:
 def run_engine(jobs: Sequence[Job], block: int, forgetting: float = 0.0, seed: int = 0) -> list[JobScores]:
     """An engine with a prefix cache, as vLLM's: whole blocks, never the whole prompt; it may forget any block."""
     drawn = random.Random(seed)
-    cache: set[Tokens] = set()
+    cache: set[TokenSequence] = set()
     done = []
     for job in jobs:
         cached = 0

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evaluation.packing import Pack, TokenSequence, make_packs, pack_alone
-from evaluation.prefix_tree import Trunk, plan_trunks
+from evaluation.backends.packing import Pack, make_packs, pack_alone
+from evaluation.backends.prefix_tree import Trunk, plan_trunks
+from evaluation.backends.token_sequences import TokenSequence
 from evaluation.scoring import Request, Score, ScoredBatch
 from foundation.errors import UserError
 
 if TYPE_CHECKING:
-    from evaluation.hf_forward import Memory
+    from evaluation.backends.hf_forward import Memory
 
 # Tokens in a batch: enough to fill the arithmetic units, few enough for rows of nearly equal length, and to fit.
 _BATCH_TOKENS = {"cpu": 512, "cuda": 32768}
@@ -45,7 +46,7 @@ class HFBackend:
     def __init__(self, folder: Path, dtype: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from evaluation.hf_forward import PackedForward
+        from evaluation.backends.hf_forward import PackedForward
 
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:

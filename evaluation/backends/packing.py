@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-TokenSequence = tuple[int, ...]
+from evaluation.backends.token_sequences import TokenSequence, common_prefix
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def row_tensors(packs: Sequence[Pack], after: int = 0) -> tuple[torch.Tensor, to
 
 def shared_lengths(ordered: Sequence[TokenSequence]) -> list[int]:
     """Of every sequence but the last: how many tokens it shares with the next."""
-    return [_common_prefix(one, other) for one, other in pairwise(ordered)]
+    return [common_prefix(one, other) for one, other in pairwise(ordered)]
 
 
 def _pack(sequences: Sequence[TokenSequence], members: Sequence[int], shared: Sequence[int], after: int) -> Pack:
@@ -107,15 +107,3 @@ def _pack(sequences: Sequence[TokenSequence], members: Sequence[int], shared: Se
         paths.append((*known, *range(len(tokens), len(tokens) + len(fresh))))
         tokens.extend(fresh)
     return Pack(tuple(tokens), tuple(members), tuple(paths))
-
-
-def _common_prefix(one: TokenSequence, other: TokenSequence) -> int:
-    """By bisection, because tuples compare faster than their elements one by one."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from evaluation.vllm_plan import Job, JobScores, Tokens
+from evaluation.backends.token_sequences import TokenSequence
+from evaluation.backends.vllm_plan import Job, JobScores
 
 # On a CPU: vLLM's kernels want multiples of 32 tokens, and smaller blocks are shared further.
 _CPU_BLOCK = 32
@@ -41,8 +42,8 @@ class PackedJob:
     """A `Job` without the tokens that it shares with the one before."""
 
     shared: int
-    own: Tokens
-    targets: Tokens
+    own: TokenSequence
+    targets: TokenSequence
     first_row: int
 
 
@@ -53,7 +54,7 @@ def pack_jobs(jobs: Sequence[Job]) -> list[PackedJob]:
 
 def unpack_jobs(packed: Sequence[PackedJob]) -> Iterator[Job]:
     """The jobs again, one at a time."""
-    prompt: Tokens = ()
+    prompt: TokenSequence = ()
     for job in packed:
         prompt = prompt[: job.shared] + job.own
         yield Job(prompt, job.shared, job.targets, job.first_row)
@@ -101,7 +102,7 @@ class Engine:
                 "max_model_len": setup.max_length + 1,
                 "enable_prefix_caching": True,
                 "disable_log_stats": True,
-                "worker_extension_cls": "evaluation.vllm_worker.StageBuffers",
+                "worker_extension_cls": "evaluation.backends.vllm_worker.StageBuffers",
                 **(defaults if cpu else {}),
                 **setup.options,
             }

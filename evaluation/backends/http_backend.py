@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evaluation.http_client import JSONClient
+from evaluation.backends.http_client import JSONClient
 from evaluation.scoring import Request, Score, ScoredBatch
 from foundation.errors import UserError
 

@@ -26,15 +26,15 @@ class BackendChoice:
     def open(self, model: str) -> "Backend":
         """Load the model, or reach the server. Raises UserError when that cannot be."""
         if self.name == "http":
-            from evaluation.http_backend import HTTPBackend
+            from evaluation.backends.http_backend import HTTPBackend
 
             return HTTPBackend(model, **self.server)
         if self.name == "hf":
-            from evaluation.hf_backend import HFBackend
+            from evaluation.backends.hf_backend import HFBackend
 
             return HFBackend(Path(model), self.dtype)
         if self.name == "vllm":
-            from evaluation.vllm_backend import VLLMBackend
+            from evaluation.backends.vllm_backend import VLLMBackend
 
             return VLLMBackend(Path(model), self.dtype, self.engine)
         raise UserError(f"no backend called {self.name!r}; there are: {', '.join(NAMES)}")

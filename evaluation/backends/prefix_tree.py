@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evaluation.packing import TokenSequence, shared_lengths
+from evaluation.backends.packing import shared_lengths
+from evaluation.backends.token_sequences import TokenSequence
 
 # A shorter prefix is not worth passes through the model of its own.
 _SHORTEST = 64

@@ -9,7 +9,8 @@ import torch
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from evaluation.packing import Pack, TokenSequence, make_packs, row_tensors
+from evaluation.backends.packing import Pack, make_packs, row_tensors
+from evaluation.backends.token_sequences import TokenSequence
 
 # How far packed rows may be from plain ones, as a share of the hidden states' norm: far above rounding, far below
 # what one wrong position or one token too many in sight does.

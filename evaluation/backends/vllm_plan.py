@@ -15,9 +15,9 @@ Names: row i of a prompt is the distribution predicted from its tokens 0 to i, s
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from evaluation.backends.token_sequences import TokenSequence, common_prefix
 from evaluation.scoring import Request, Score
 
-Tokens = tuple[int, ...]
 TokenScore = tuple[float, bool]  # log-probability, and whether the token is the likeliest
 
 # vLLM scores so many given tokens after one prompt.
@@ -34,9 +34,9 @@ class Job:
     It has `shared` tokens in common with the job before it. A `first_row` of `len(prompt) - 1` asks for no row.
     """
 
-    prompt: Tokens
+    prompt: TokenSequence
     shared: int
-    targets: Tokens
+    targets: TokenSequence
     first_row: int
 
 
@@ -57,7 +57,7 @@ class _Wanted:
 
 def make_jobs(requests: Iterable[Request], block: int) -> list[Job]:
     """Jobs in lexicographic order of their prompts, to be started in this order, for a cache with this block size."""
-    wanted: dict[Tokens, _Wanted] = {}
+    wanted: dict[TokenSequence, _Wanted] = {}
     for request in requests:
         prompt = prompt_of(request)
         want = wanted.setdefault(prompt, _Wanted(len(prompt) - 1))
@@ -72,24 +72,12 @@ def make_jobs(requests: Iterable[Request], block: int) -> list[Job]:
     return list(_jobs(prompts, shared, wanted))
 
 
-def prompt_of(request: Request) -> Tokens:
+def prompt_of(request: Request) -> TokenSequence:
     """What goes through the model: the last token is only predicted."""
     return (request.context + request.continuation)[:-1]
 
 
-def common_prefix(one: Tokens, other: Tokens) -> int:
-    """Number of tokens that both begin with; bisection, since comparing slices is fast."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _hand_back(prompts: Sequence[Tokens], shared: Sequence[int], wanted: dict[Tokens, _Wanted]) -> None:
+def _hand_back(prompts: Sequence[TokenSequence], shared: Sequence[int], wanted: dict[TokenSequence, _Wanted]) -> None:
     """A row that a prompt may carry over must be computed by the prompt before it."""
     for index in range(len(prompts) - 1, 0, -1):
         first_row = wanted[prompts[index]].first_row
@@ -98,7 +86,9 @@ def _hand_back(prompts: Sequence[Tokens], shared: Sequence[int], wanted: dict[To
             before.first_row = min(before.first_row, first_row)
 
 
-def _add_branches(prompts: Sequence[Tokens], shared: Sequence[int], wanted: dict[Tokens, _Wanted], block: int) -> bool:
+def _add_branches(
+    prompts: Sequence[TokenSequence], shared: Sequence[int], wanted: dict[TokenSequence, _Wanted], block: int
+) -> bool:
     """Ask for what the cache would hide, and for long beginnings without rows; whether there was anything to add."""
     added = False
     for prompt, common in zip(prompts, shared, strict=True):
@@ -114,7 +104,9 @@ def _add_branches(prompts: Sequence[Tokens], shared: Sequence[int], wanted: dict
     return added
 
 
-def _jobs(prompts: Sequence[Tokens], shared: Sequence[int], wanted: dict[Tokens, _Wanted]) -> Iterator[Job]:
+def _jobs(
+    prompts: Sequence[TokenSequence], shared: Sequence[int], wanted: dict[TokenSequence, _Wanted]
+) -> Iterator[Job]:
     for prompt, common in zip(prompts, shared, strict=True):
         targets = tuple(sorted(wanted[prompt].targets))
         yield Job(prompt, common, targets[:_MOST_TARGETS], wanted[prompt].first_row)
@@ -132,7 +124,7 @@ class Assembly:
     def __init__(self, requests: dict[int, Request], jobs: Sequence[Job]) -> None:
         self._jobs = jobs
         self._requests = requests
-        self._owners: dict[Tokens, list[int]] = {}
+        self._owners: dict[TokenSequence, list[int]] = {}
         for index, request in requests.items():
             self._owners.setdefault(prompt_of(request), []).append(index)
         self._early: dict[int, JobScores] = {}

@@ -13,9 +13,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from evaluation.backends.token_sequences import common_prefix
+from evaluation.backends.vllm_plan import Assembly, JobScores, make_jobs, prompt_of
+from evaluation.backends.vllm_process import Setup, pack_jobs
 from evaluation.scoring import Request, Score, ScoredBatch
-from evaluation.vllm_plan import Assembly, JobScores, common_prefix, make_jobs, prompt_of
-from evaluation.vllm_process import Setup, pack_jobs
 from foundation.errors import UserError
 
 _GRACE_SECONDS = 10.0
@@ -124,7 +125,7 @@ class _Engine:
         self._log = Path(self._folder.name) / "log"
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "evaluation.vllm_process", str(theirs.fileno())],
+                [sys.executable, "-m", "evaluation.backends.vllm_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,0 +1,1 @@
+"""What computes log-likelihoods, each shared prefix once: transformers, vLLM, or a server."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from evaluation import http_client
+from evaluation.backends import http_client
 from evaluation.backends.hf_backend import HFBackend
 from evaluation.backends.http_backend import HTTPBackend
 from evaluation.scoring import Request, Score

@@ -141,7 +141,7 @@ def test_plain_rows_are_announced(tmp_path_factory: pytest.TempPathFactory, mode
 def test_wrong_hidden_states_are_found_at_the_start(
     build: Callable[[str], HFBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evaluation import hf_forward
+    from evaluation.backends import hf_forward
 
     backend = build("llama")
     assert backend._forward.packs_allowed
@@ -161,7 +161,7 @@ def test_wrong_hidden_states_are_found_at_the_start(
 def test_scores_do_not_depend_on_the_batch(
     build: Callable[[str], HFBackend], monkeypatch: pytest.MonkeyPatch, batch_tokens: int
 ) -> None:
-    from evaluation import hf_backend
+    from evaluation.backends import hf_backend
 
     backend = build("llama")
     requests = few_shot_requests()

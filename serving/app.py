@@ -12,6 +12,7 @@ from serving.engine import Engine
 from serving.guard.asgi import Asgi, Message, Receive, Send
 from serving.guard.settings import EngineFacts
 from serving.page_routes import page_router
+from serving.score import error_response, score_router
 
 _RETRY_SECONDS = "5"
 
@@ -79,8 +80,20 @@ def build_app(state: ServerState) -> FastAPI:
         }
 
     app.include_router(page_router())
+    app.include_router(score_router(lambda: state.engine, lambda model: _no_scores(state, model)))
     app.mount("/", _openai_routes(state))
     return app
+
+
+def _no_scores(state: ServerState, model: str) -> JSONResponse | None:
+    reason = state.unready()
+    if reason is not None:
+        response = error_response(503, f"not ready: {reason}", "unavailable")
+        response.headers["Retry-After"] = _RETRY_SECONDS
+        return response
+    if state.facts is not None and model not in state.facts.models:
+        return error_response(404, f"no model {model!r} here; there is: {', '.join(state.facts.models)}", "not_found")
+    return None
 
 
 async def _metrics(state: ServerState, scope: Message, receive: Receive, send: Send) -> None:

@@ -29,7 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Score a model on the paper's tasks, and compare runs.\n\n"
     "`mtnlg evaluate MODEL --suite mt-nlg` is short for `mtnlg evaluate run MODEL --suite mt-nlg`; the options are in "
-    "`mtnlg evaluate run --help`.",
+    "`mtnlg evaluate run --help`.\n\n"
+    "Example: mtnlg evaluate runs/demo --suite mt-nlg --limit 100",
 )
 
 

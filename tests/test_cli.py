@@ -27,15 +27,20 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb() -> None:
     result = run("--help")
     assert result.returncode == 0
-    for verb in ("data", "train", "convert", "evaluate", "serve"):
+    for verb in ("data", "train", "convert", "evaluate", "serve", "generate", "keys"):
         assert verb in result.stdout
 
 
-@pytest.mark.parametrize("verb", [["data", "prepare"], ["train"], ["convert"], ["evaluate"], ["serve"]])
-def test_every_verb_s_help_shows_an_example(verb: list[str]) -> None:
-    result = run(*verb, "--help")
+VERBS = ["data prepare", "train", "convert", "evaluate", "evaluate compare", "evaluate gate", "evaluate rescore"]
+VERBS += ["serve", "generate", "keys add", "keys list", "keys revoke", "runs compare"]
+VERBS += ["checkpoint inspect", "checkpoint verify", "checkpoint diff"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_s_help_shows_an_example(verb: str) -> None:
+    result = run(*verb.split(), "--help")
     assert result.returncode == 0
-    assert f"Example: mtnlg {' '.join(verb)}" in result.stdout
+    assert f"Example: mtnlg {verb}" in result.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from multiprocessing import Pipe
@@ -20,6 +21,7 @@ from evaluation.scoring import Request, Score, ScoredBatch
 from foundation.errors import UserError
 
 _GRACE_SECONDS = 10.0
+_KILL_SECONDS = 5.0
 # How often a silent engine is looked at; it may be gone without its connection's end being seen.
 _LOOK_SECONDS = 5.0
 
@@ -163,8 +165,13 @@ class _Engine:
         """Wait for the process, whose connection is closed, to end; kill what is left of it and its workers."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_SECONDS)
+        # Killed workers are gone a moment later; whoever has adopted them may leave them as zombies.
+        deadline = time.monotonic() + _KILL_SECONDS
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.poll()
+                time.sleep(0.01)
         self._process.wait()
         self._folder.cleanup()
 

@@ -16,6 +16,7 @@ import torch
 from evaluation.backends.vllm_backend import VLLMBackend
 from evaluation.scoring import Request, Score
 from foundation.errors import UserError
+from serving.processes import shared_memory_of
 from tests.evaluation.conftest import MakeModel
 
 pytestmark = [
@@ -169,15 +170,12 @@ def test_replicas_share_the_requests(folder: Path) -> None:
 
 @pytest.mark.parametrize("option", ["tensor_parallel_size", "pipeline_parallel_size"])
 def test_a_model_over_two_processes(folder: Path, option: str) -> None:
-    before = shared_memory()
     with opened(folder, {option: 2}) as (backend, processes):
         assert len(processes) > 2
         check(backend, folder, [Request(tokens(40, seed=doc // 2), tokens(5, seed=50 + doc)) for doc in range(6)])
-    assert shared_memory() <= before
-
-
-def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("vllm*")}  # noqa: S108 - where POSIX shared memory is
+        # Of these processes alone: other engines may run on the machine.
+        files = shared_memory_of(processes)
+    assert not [path for path in files if path.exists()]
 
 
 def test_a_model_that_vllm_refuses(model_folder: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from evaluation.backends.choice import BackendChoice
 from foundation import formats
@@ -38,11 +39,14 @@ def find_model(named: str, choice: BackendChoice) -> EvaluatedModel:
         if not named.startswith(("http://", "https://")):
             raise UserError(f"the backend http asks a server: {named} is no URL, such as http://127.0.0.1:8000")
         served = str(choice.server.get("model") or "")
-        known = hashlib.sha256(f"{named} {served}".encode()).hexdigest()
+        parts = urlsplit(named)
+        # Results tell the address, never a password in it.
+        shown = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        known = hashlib.sha256(f"{shown} {served}".encode()).hexdigest()
         # A server's word is all there is: nothing here can hash its files.
         about = {"served_model": served or None}
         return EvaluatedModel(
-            named, {"path": named, "files_sha256": known, "manifest_sha256": None, "about": about}, named
+            named, {"path": shown, "files_sha256": known, "manifest_sha256": None, "about": about}, named
         )
     if named.startswith(("http://", "https://")):
         raise UserError(f"{named} is a server: add --backend http")

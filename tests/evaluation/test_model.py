@@ -51,6 +51,10 @@ def test_servers_are_for_the_backend_http() -> None:
     found = find_model(url, BackendChoice("http", server={"model": "a"}))
     assert found.location == url
     assert found.identity["files_sha256"] != find_model(url, BackendChoice("http")).identity["files_sha256"]
+    assert found.identity["path"] == url
+    secret = find_model("http://me:secret@127.0.0.1:9", BackendChoice("http", server={"model": "a"}))
+    assert secret.location == "http://me:secret@127.0.0.1:9"
+    assert secret.identity == found.identity
     with pytest.raises(UserError, match="say with --out"):
         found.default_results()
     with pytest.raises(UserError, match="add --backend http"):

@@ -75,8 +75,6 @@ def layout(
 class SafetensorsFile:
     """A file as the writer wants it: the header, then the tensors one behind the other, without a checksum."""
 
-    checksummed = False
-
     def __init__(
         self, tensors: Sequence[tuple[str, tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
     ) -> None:

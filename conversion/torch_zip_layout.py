@@ -48,8 +48,6 @@ class TorchZip:
     `entries` are the tensors in this order and where each starts.
     """
 
-    checksummed = True
-
     def __init__(self, tree: Mapping[str, Any], tensors: Sequence[OutputTensor]) -> None:
         self._before = {"data.pkl": _pickle(tree, tensors), "byteorder": b"little"}
         self._after = {"version": b"3\n"}

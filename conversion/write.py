@@ -2,8 +2,7 @@
 
 import hashlib
 import os
-from collections import deque
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,16 +22,11 @@ from conversion.torch_zip_layout import TorchZip
 from foundation.errors import UserError
 from foundation.manifest import FileRecord
 
-# Outputs of fewer bytes get memory of their own; so many tasks (three a tensor) may wait for the threads.
-_SMALL = 2**20
-_MOST_PENDING = 192
-
 
 class Container(Protocol):
     """A file format as a sequence that is written from its beginning to its end: bytes, a tensor, ..., bytes."""
 
     entries: Sequence[Entry]  # the tensors in the order of the file
-    checksummed: bool  # whether `between` needs the tensors' checksums, or only how many there are
 
     def checksum(self, data: memoryview) -> int:
         """The format's own checksum of a tensor's bytes; 0 where it has none."""
@@ -71,7 +65,7 @@ def _write_file(plan: Plan, file: OutputFile, path: Path, cast: Cast, room: "Roo
         writer = _FileWriter(path, container)
         try:
             for entry in container.entries:
-                room.keep(writer.write(entry, make(plan, by_key[entry.key], cast, room)))
+                writer.write(entry, make(plan, by_key[entry.key], cast, room))
                 progress(entry.size, entry.key)
             writer.end()
         except BaseException:
@@ -158,35 +152,22 @@ def _copy(
 class Room:
     """Memory that is used again and again, in bytes: fresh pages cost more than the copying.
 
-    There are two rooms for large outputs in turn, since one is written while the next is made, and one for an input.
-    Small outputs get memory of their own, so that a bias does not wait for the matrix before it to be written.
+    There are two rooms for outputs in turn, since one is written while the next is made, and one for an input.
     """
 
     def __init__(self) -> None:
         self._outputs = [torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)]
-        self._uses: list[list[Future[None]]] = [[], []]
-        self._latest: list[Future[None]] = []
         self._input = torch.empty(0, dtype=torch.uint8)
 
     def output(self, size: int) -> torch.Tensor:
-        """Room for an output, to be written and kept (`keep`) before the next is asked for."""
-        if size < _SMALL:
-            self._latest = []
-            return torch.empty(size, dtype=torch.uint8)
+        """Room for an output, until the next but one is asked for."""
         oldest = self._outputs.pop(0)
-        _settle(self._uses.pop(0))
         if oldest.numel() < size:
             # Freed first, so that the two are never three.
             oldest = torch.empty(0, dtype=torch.uint8)
             oldest = torch.empty(size, dtype=torch.uint8)
         self._outputs.append(oldest)
-        self._latest = []
-        self._uses.append(self._latest)
         return oldest[:size]
-
-    def keep(self, uses: Sequence[Future[None]]) -> None:
-        """Do not give the latest output's room away before `uses` are done."""
-        self._latest.extend(uses)
 
     def input(self, size: int) -> torch.Tensor:
         """Room for an input, until the next is asked for."""
@@ -197,7 +178,7 @@ class Room:
 
 
 class _FileWriter:
-    """Writes one file: the caller makes tensors while three threads hash and write those before."""
+    """Writes one file: the caller makes a tensor while three threads hash and write the one before."""
 
     def __init__(self, path: Path, container: Container) -> None:
         self._container = container
@@ -205,36 +186,27 @@ class _FileWriter:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         self._digest = hashlib.sha256()
         self._size = 0
-        # One thread a job, so that each does the tensors in the order of the file.
-        self._threads = [ThreadPoolExecutor(1) for _ in range(3)]
-        self._pending: deque[Future[None]] = deque()
+        self._threads = ThreadPoolExecutor(3)
+        self._pending: list[Future[None]] = []
         self._tensors: dict[str, str] = {}
 
-    def write(self, entry: Entry, tensor: torch.Tensor) -> list[Future[None]]:
-        """Begin to write `tensor` at the place of `entry`, the next in the file; it may not change until all is done.
-
-        Raises what went wrong with a tensor before.
-        """
+    def write(self, entry: Entry, tensor: torch.Tensor) -> None:
+        """Write `tensor` at the place of `entry`, which must be the next in the file; it may not change meanwhile."""
+        self._settle()
         self._write_between()
         data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-        self._checksums.append(0)
         # hashlib and pwrite let the other threads run.
-        hashing, checking, writing = self._threads
-        begun = [
-            hashing.submit(self._digest.update, data),
-            checking.submit(self._hash, entry, data, len(self._checksums) - 1),
-            writing.submit(_write_all, self._descriptor, data, entry.offset),
+        self._pending = [
+            self._threads.submit(self._digest.update, data),
+            self._threads.submit(self._hash, entry, data),
+            self._threads.submit(_write_all, self._descriptor, data, entry.offset),
         ]
         self._size += len(data)
-        self._pending.extend(begun)
-        while len(self._pending) > _MOST_PENDING or (self._pending and self._pending[0].done()):
-            self._pending.popleft().result()
-        return begun
 
     def end(self) -> None:
         """Write what stands behind the last tensor; no tensor's memory is needed any more."""
+        self._settle()
         self._write_between()
-        _settle(self._pending)
 
     def flush(self) -> tuple[FileRecord, dict[str, str]]:
         """Wait for everything to be on the disk; the file's record, and the SHA-256 of each tensor."""
@@ -243,29 +215,23 @@ class _FileWriter:
 
     def close(self) -> None:
         """End the threads and close the file."""
-        for thread in self._threads:
-            thread.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         os.close(self._descriptor)
 
     def _write_between(self) -> None:
-        if self._container.checksummed:
-            _settle(self._pending)
         content = self._container.between(self._checksums)
         _write_all(self._descriptor, memoryview(content), self._size)
-        self._pending.append(self._threads[0].submit(self._digest.update, content))
+        self._digest.update(content)
         self._size += len(content)
 
-    def _hash(self, entry: Entry, data: memoryview, number: int) -> None:
+    def _hash(self, entry: Entry, data: memoryview) -> None:
         self._tensors[entry.key] = hashlib.sha256(data).hexdigest()
-        self._checksums[number] = self._container.checksum(data)
+        self._checksums.append(self._container.checksum(data))
 
-
-def _settle(pending: MutableSequence[Future[None]]) -> None:
-    """Wait for all, and forget them. Raises what went wrong."""
-    futures = list(pending)
-    pending.clear()
-    for future in futures:
-        future.result()
+    def _settle(self) -> None:
+        pending, self._pending = self._pending, []
+        for future in pending:
+            future.result()
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:

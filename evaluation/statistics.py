@@ -73,14 +73,14 @@ def accuracy_interval(scores: Sequence[float], clusters: Sequence[Hashable] | No
     mean = float(values.mean())
     stderr = _stderr(values, codes, largest=0.5)
     if clusters is None:
-        low, high = _wilson(mean, documents, float(ndtri(_UPPER)))
+        low, high = wilson_bounds(mean, documents, float(ndtri(_UPPER)))
     elif groups == 1:
         low, high = 0.0, 1.0
     else:
         spread = mean * (1 - mean)
         alike = groups if spread == 0 else documents
         effective = min(documents, spread / stderr**2) if stderr > 0 else alike
-        low, high = _wilson(mean, effective, float(stdtrit(groups - 1, _UPPER)))
+        low, high = wilson_bounds(mean, effective, float(stdtrit(groups - 1, _UPPER)))
     return Interval(mean, stderr, low, high, documents, groups)
 
 
@@ -196,7 +196,7 @@ def _design_effect(values: Floats, codes: Integers) -> float:
     return max(1.0, (_stderr(values, codes, largest=1.0) / alone) ** 2) if alone > 0 else 1.0
 
 
-def _wilson(mean: float, documents: float, quantile: float) -> tuple[float, float]:
+def wilson_bounds(mean: float, documents: float, quantile: float) -> tuple[float, float]:
     """Wilson's score interval; the bound at a mean of 0 or 1 is exactly that."""
     square = quantile**2 / documents
     centre = (mean + square / 2) / (1 + square)

@@ -7,6 +7,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from evaluation.statistics import wilson_bounds
+
 Array = npt.NDArray[np.float64]
 
 _CONFIDENCE = 0.95
@@ -24,11 +26,9 @@ class Estimate:
 
 def wilson_interval(successes: float, trials: int) -> Estimate:
     """A share of trials; Wilson 1927's score interval, which stays within [0, 1] and is not empty at its ends."""
-    z = _normal_quantile()
     share = successes / trials
-    middle = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z / (1 + z**2 / trials) * (share * (1 - share) / trials + z**2 / (4 * trials**2)) ** 0.5
-    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half))
+    low, high = wilson_bounds(share, trials, _normal_quantile())
+    return Estimate(share, low, high)
 
 
 def mean_interval(values: Array) -> Estimate:

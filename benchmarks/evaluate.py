@@ -3,7 +3,7 @@
 The model is SmolLM2-135M (benchmarks/smollm2.py). All four see the same texts, with the same examples before every
 question, and tokenise them themselves; only that and the scoring is timed, no start-up. Where an accuracy differs, the
 dtype or a mistake shows, so fp32 is the default. lm-eval's vLLM is compiled, as it comes; its `hf` gets batches of
-about as many tokens as ours. The ways take turns, a round each; cells of 20 shots, which take lm-eval many minutes,
+about as many tokens as ours. The ways take turns, a round each; cells with examples, which take lm-eval many minutes,
 are scored by lm-eval in the first round only.
 
     python -m benchmarks.evaluate            # some hours on two cores; writes benchmarks/results/evaluate.json
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few documents, into another file")
     parser.add_argument("--documents", type=int, help="documents a task, from the first on; default 100")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each way; cells of 20 shots get one of lm-eval")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each way; cells with examples get one of lm-eval")
     parser.add_argument("--dtype", default="float32", help="of all four; accuracies may differ in bfloat16")
     parser.add_argument("--tasks", default=",".join(_TASKS), help="comma-separated")
     parser.add_argument("--shots", default=f"0,5,{_MANY}", help="comma-separated")
@@ -55,7 +55,7 @@ def main() -> None:
         "threads": len(os.sched_getaffinity(0)),
         "examples": "fixed: the same before every question",
         "timed": "tokenisation and scoring; no start-up, and a warm-up of two prompts before",
-        "turns": f"{rounds} of each way; of lm-eval's at {_MANY} shots 1",
+        "turns": f"{rounds} of each way; of lm-eval's with examples 1",
         "cells": {cell.name: _report(cell, tasks[cell.task], timings[cell.name]) for cell in cells},
     }
     write_result("evaluate.quick" if arguments.quick else "evaluate", result, _bars(result["cells"]))
@@ -77,7 +77,7 @@ def _take_turns(cells: Sequence[Cell], folder: Path, dtype: str, rounds: int) ->
     for turn, way in track(turns, "Scoring"):
         with opened(way, folder, dtype) as score:
             for cell in cells:
-                if turn == 0 or way in OURS or cell.shots < _MANY:
+                if turn == 0 or way in OURS or cell.shots == 0:
                     timings[cell.name][way].append(score(cell))
     return timings
 

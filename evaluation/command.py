@@ -77,6 +77,9 @@ def run_command(
         str, typer.Option(help="For http: the environment variable that holds the key.")
     ] = "OPENAI_API_KEY",
     concurrency: Annotated[int, typer.Option(min=1, help="For http: requests at a time.")] = 16,
+    max_length: Annotated[
+        int | None, typer.Option(min=3, help="For http: the context in tokens. Default: what the server says.")
+    ] = None,
 ) -> None:
     """Score tasks at every number of shots, beside what MT-NLG and GPT-3 published.
 
@@ -99,6 +102,7 @@ def run_command(
         "tokenizer": tokenizer,
         "api_key": os.environ.get(api_key_variable),
         "concurrency": concurrency,
+        "max_length": max_length,
     }
     choice = BackendChoice(backend.value, dtype.value, sizes, server)
     seed_list = tuple(_integers("--seeds", seeds))

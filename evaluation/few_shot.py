@@ -1,10 +1,13 @@
 """The examples before a question: the same for every document, or drawn anew for each as GPT-3 did."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.samplers import ContextSampler
+
+from foundation.errors import UserError
 
 # Of the prompts that fit without examples, so many may be too long with them. One very long document would otherwise
 # take the examples from all the others.
@@ -52,15 +55,21 @@ class DrawnExamples(ContextSampler):  # type: ignore[misc]
     def __init__(self, docs: Sequence[Mapping[str, Any]], seed: int, cluster: str | None) -> None:
         super().__init__(docs, rnd=seed)
         self._cluster = cluster
+        sizes = Counter(row[cluster] for row in docs) if cluster is not None else Counter()
+        self._largest_cluster = max(sizes.values(), default=0)
 
     def sample(
         self, n: int, eval_doc: Mapping[str, Any] | None = None, df: object = None, **_options: object
     ) -> list[Mapping[str, Any]]:
-        """`n` examples at random."""
+        """`n` examples at random. Raises UserError where there are not so many."""
         if eval_doc is None or self._cluster is None:
             return list(super().sample(n, eval_doc))
-        pool = [row for row in self.fewshot_docs() if row[self._cluster] != eval_doc[self._cluster]]
-        return list(self.rnd.sample(pool, n))
+        # Enough that `n` are left when all of one cluster are passed over.
+        drawn = self.rnd.sample(self.df, min(len(self.df), n + self._largest_cluster))
+        chosen = [row for row in drawn if row[self._cluster] != eval_doc[self._cluster]]
+        if len(chosen) < n:
+            raise UserError(f"{n} examples of another {self._cluster} were asked for; there are {len(chosen)}")
+        return chosen[:n]
 
 
 def set_examples(task: Any, shots: int, seed: int, *, fixed: bool) -> None:

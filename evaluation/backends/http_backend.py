@@ -207,5 +207,5 @@ def _load_tokenizer(folder: Path | None, card: dict[str, Any]) -> Any:
 def _context(card: dict[str, Any], name: str) -> int:
     length = card.get("max_model_len")
     if not isinstance(length, int):
-        raise UserError(f"{name}{_MODELS} does not say the model's context (max_model_len): pass max_length")
+        raise UserError(f"{name}{_MODELS} does not say the model's context (max_model_len): pass --max-length")
     return length

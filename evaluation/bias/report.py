@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+from evaluation.report.templates import page_templates
 
 Document = Mapping[str, Any]
 
@@ -72,18 +73,10 @@ def markdown_report(document: Document) -> str:
 
 def html_report(document: Document) -> str:
     """bias.html: styles and figures inside, no script, nothing fetched; every text escaped. It looks as report.html."""
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    functions = (headlines, percent, number, extremes, scale_end)
-    environment.globals |= {function.__name__: function for function in functions}
+    templates = page_templates(_FOLDER, (headlines, percent, number, extremes, scale_end))
     styles = (_FOLDER.parent / "report" / "report.css", _FOLDER / "bias.css")
     style = Markup("".join(path.read_text(encoding="utf-8") for path in styles))  # noqa: S704
-    return environment.get_template("bias.html").render(document=document, style=style).lstrip()
+    return templates.get_template("bias.html").render(document=document, style=style).lstrip()
 
 
 def extremes(entries: Sequence[Document]) -> tuple[list[Document], list[Document]]:

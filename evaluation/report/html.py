@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from evaluation.report.breakdown import breakdowns
@@ -16,6 +15,7 @@ from evaluation.report.formats import model_line
 from evaluation.report.notes import legend, notes
 from evaluation.report.samples import MOST_CHARACTERS, MOST_SAMPLES, Browsable, browsable_cell
 from evaluation.report.table import ours_parts, report_rows, supervised_text, theirs_text, title_of
+from evaluation.report.templates import page_templates
 from evaluation.run_folder import RunFolder
 
 _FOLDER = Path(__file__).resolve().parent
@@ -28,7 +28,7 @@ def html_report(run: RunFolder) -> str:
     style, script = (Markup((_FOLDER / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js"))  # noqa: S704
     rows = report_rows(document)
     return (
-        _templates()
+        page_templates(_FOLDER, (ours_parts, theirs_text, supervised_text, title_of))
         .get_template("report.html")
         .render(
             policy=_policy(style, script),
@@ -52,24 +52,6 @@ def html_report(run: RunFolder) -> str:
             facts=list(_facts(document)),
         )
     )
-
-
-def _templates() -> Environment:
-    templates = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.globals |= {
-        "ours_parts": ours_parts,
-        "theirs_text": theirs_text,
-        "supervised_text": supervised_text,
-        "title_of": title_of,
-    }
-    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return templates
 
 
 def _policy(style: str, script: str) -> str:

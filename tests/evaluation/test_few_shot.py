@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from foundation.errors import UserError
+
 ROWS = [{"text": f"row {number}", "group": number // 3} for number in range(30)]
 
 
@@ -37,6 +39,15 @@ def test_documents_of_the_same_cluster_are_passed_over(kind: str) -> None:
     sampler = getattr(few_shot, kind)(ROWS, 5, "group")
     for document in ROWS:
         assert all(example["group"] != document["group"] for example in sampler.sample(20, eval_doc=document))
+
+
+def test_more_drawn_examples_than_there_are_is_an_error() -> None:
+    from evaluation.few_shot import DrawnExamples
+
+    sampler = DrawnExamples(ROWS, 5, "group")
+    assert len({row["text"] for row in sampler.sample(27, eval_doc=ROWS[0])}) == 27
+    with pytest.raises(UserError, match="28 examples of another group were asked for; there are 27"):
+        sampler.sample(28, eval_doc=ROWS[0])
 
 
 def test_drawn_examples_differ_between_documents() -> None:

@@ -332,7 +332,7 @@ def test_an_unknown_model_is_refused_with_the_known(server: Server) -> None:
 
 def test_the_context_can_be_given_where_the_server_does_not_say_it(server: Server) -> None:
     del server.card["max_model_len"]
-    with pytest.raises(UserError, match="pass max_length"):
+    with pytest.raises(UserError, match="pass --max-length"):
         opened(server)
     assert opened(server, max_length=40).max_length == 38
 

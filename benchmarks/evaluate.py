@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few documents, into another file")
     parser.add_argument("--documents", type=int, help="documents a task, from the first on; default 100")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each way; cells with examples get one of lm-eval")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each way; with examples one of lm-eval")
     parser.add_argument("--dtype", default="float32", help="of all four; accuracies may differ in bfloat16")
     parser.add_argument("--tasks", default=",".join(_TASKS), help="comma-separated")
     parser.add_argument("--shots", default=f"0,5,{_MANY}", help="comma-separated")

@@ -12,7 +12,6 @@ from foundation import formats
 from foundation.errors import UserError
 from foundation.files import sha256_file
 from foundation.manifest import MANIFEST, check_manifest, read_manifest
-from foundation.packages import cache_folder
 
 
 @dataclass(frozen=True)
@@ -50,25 +49,11 @@ def find_model(named: str, choice: BackendChoice) -> EvaluatedModel:
         )
     if named.startswith(("http://", "https://")):
         raise UserError(f"{named} is a server: add --backend http")
-    folder = _converted(Path(named)) or Path(named)
+    from conversion.cached import cached_conversion
+
+    folder = cached_conversion(Path(named), "hf") or Path(named)
     _check_model_folder(folder)
     return EvaluatedModel(str(folder), {**_describe(folder), "path": named}, named)
-
-
-def _converted(path: Path) -> Path | None:
-    """The training checkpoint at `path` in Hugging Face's format, from the cache if it was converted before."""
-    from conversion.convert import Options, convert
-    from conversion.read_training import find_training_checkpoint
-
-    checkpoint = find_training_checkpoint(path) if path.is_dir() else None
-    if checkpoint is None:
-        return None
-    if not (checkpoint / MANIFEST).is_file():
-        raise UserError(f"{checkpoint} was never committed: its writing did not finish")
-    folder = cache_folder() / "converted" / f"{sha256_file(checkpoint / MANIFEST)[:32]}-hf"
-    if not (folder / MANIFEST).is_file():
-        convert(checkpoint, folder, Options("hf"))
-    return folder
 
 
 def _check_model_folder(folder: Path) -> None:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
 from serving.engine import Engine
 from serving.guard.asgi import Asgi, Message, Receive, Send
+from serving.guard.metrics import GuardMetrics
 from serving.guard.settings import EngineFacts
+from serving.openapi import openapi_router
 from serving.page_routes import page_router
-from serving.score import error_response, score_router
+from serving.score import error_response, invalid_request, score_router
 
 _RETRY_SECONDS = "5"
 
@@ -33,6 +36,7 @@ class ServerState:
     facts: EngineFacts | None = None
     metrics: Callable[[], bytes] = bytes
     draining: bool = False
+    restarts: int = 0  # of the engine, after it died or hung
     last_token: float = field(default_factory=time.monotonic)
 
     def note_token(self) -> None:
@@ -61,12 +65,13 @@ def build_app(state: ServerState) -> FastAPI:
     `/version`: what runs. `/`: the page. Every other path is vLLM's; 503 with Retry-After until it is ready.
     """
     app = FastAPI(title="mtnlg", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(RequestValidationError, invalid_request)
 
     @app.get("/live")
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get("/ready")
+    @app.get("/ready", responses={503: {"description": "Requests are not taken, and why."}})
     async def ready() -> JSONResponse:
         reason = state.unready()
         return JSONResponse({"ready": reason is None, "reason": reason}, 200 if reason is None else 503)
@@ -81,8 +86,17 @@ def build_app(state: ServerState) -> FastAPI:
 
     app.include_router(page_router())
     app.include_router(score_router(lambda: state.engine, lambda model: _no_scores(state, model)))
+    app.include_router(openapi_router(app, lambda: state.openai))
     app.mount("/", _openai_routes(state))
     return app
+
+
+def add_metrics(state: ServerState, metrics: GuardMetrics) -> None:
+    """Show among `metrics` what the server knows of itself."""
+    versions = {"mtnlg": importlib.metadata.version("mtnlg"), "vllm": state.engine_version}
+    metrics.facts("mtnlg_server", "What runs.", {**versions, "model": state.model})
+    metrics.gauge("mtnlg_ready", "1 while requests are taken, as /ready says.", lambda: state.unready() is None)
+    metrics.counter("mtnlg_engine_restarts", "Engines that died or hung and were replaced.", lambda: state.restarts)
 
 
 def _no_scores(state: ServerState, model: str) -> JSONResponse | None:

@@ -16,6 +16,7 @@ import httpx
 
 from foundation.errors import UserError
 from serving.guard.settings import GuardSettings
+from serving.model_folder import ParallelSizes
 from serving.server import serve
 
 _TIMEOUT = httpx.Timeout(300, connect=20)
@@ -34,7 +35,7 @@ def generate(
     stop: Sequence[str] = (),
     url: str | None = None,
     api_key: str | None = None,
-    tensor_parallel_size: int | None = None,
+    sizes: ParallelSizes | None = None,
     engine_options: Sequence[str] = (),
 ) -> None:
     """Print what `model` makes of `prompt`, as it comes; standard output gets nothing else.
@@ -64,7 +65,7 @@ def generate(
         serve(
             Path(model),
             port=0,
-            tensor_parallel_size=tensor_parallel_size,
+            sizes=sizes,
             engine_options=engine_options,
             guard=GuardSettings(log_requests=False),
             client=printer.answer,

@@ -1,14 +1,12 @@
-"""The engine's processes and what they leave behind: temporary files, shared memory, stragglers."""
+"""The engine's processes and what they leave behind: temporary files, stragglers."""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is, not a temporary file
 _KILL_SECONDS = 3.0
 
 
@@ -39,15 +37,6 @@ def engine_processes() -> list[psutil.Process]:
             if "multiprocessing.resource_tracker" not in " ".join(process.cmdline()):
                 found.append(process)
     return found
-
-
-def shared_memory_of(processes: list[psutil.Process]) -> set[Path]:
-    """The shared-memory files that vLLM's workers have mapped to add up their tensor slices."""
-    files: set[Path] = set()
-    for process in processes:
-        with contextlib.suppress(psutil.Error, OSError):
-            files |= {Path(entry.path) for entry in process.memory_maps() if entry.path}
-    return {path for path in files if path.parent == _SHARED_MEMORY and "-cpushm_" in path.name}
 
 
 def end_processes(processes: list[psutil.Process], *, grace_seconds: float) -> None:

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from serving.engine import PromptScore, ScoringRefusedError, prompt_score, tokens_of
+from serving.prompt_score import PromptScore, ScoringRefusedError, prompt_score, tokens_of
 
 _MOST_CONTINUATIONS = 128
+_LONGEST_MESSAGE = 400
 
 Text = str | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
@@ -45,6 +47,16 @@ def score_router(engine: Callable[[], Any], refusal: Callable[[str], JSONRespons
 def error_response(status: int, message: str, kind: str) -> JSONResponse:
     """An error as OpenAI's servers have them."""
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status)
+
+
+async def invalid_request(_: Request, error: Exception) -> JSONResponse:
+    """The answer to a body that is not of the form that a route here wants; an exception handler."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    message = f"{where}: {first['msg']}" if where else first["msg"]
+    return error_response(400, message[:_LONGEST_MESSAGE], "invalid_request_error")
 
 
 async def _answer(engine: Any, request: ScoreRequest) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import contextlib
-import ipaddress
+import resource
 import signal
 import socket
 import time
@@ -14,19 +14,29 @@ from types import FrameType
 import uvicorn
 
 from foundation.errors import UserError
-from serving.app import ServerState, build_app
-from serving.engine import engine_version, parse_options, prepare_environment
+from serving.app import ServerState, add_metrics, build_app
+from serving.engine import run_workers
+from serving.engine_options import engine_version, parse_options, prepare_environment, silence_warnings
 from serving.guard.connection import connection_class
 from serving.guard.guard import guarded
+from serving.guard.head import is_loopback
+from serving.guard.observer import Observer
 from serving.guard.settings import GuardSettings
-from serving.model_folder import inspect_model
-from serving.processes import private_temporary_folder
+from serving.model_folder import ParallelSizes, inspect_model
+from serving.processes import end_processes, engine_processes, private_temporary_folder
 from serving.supervisor import Supervisor
+from serving.tracing import tracing
 
 _DRAIN_SECONDS = 30
+_GRACE_SECONDS = 5.0
+_BREAK_OFF_SECONDS = 6  # for requests that are broken off to end; the engine is given five of them
+_HURRY_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 # Open connections; what comes beyond is refused by uvicorn itself.
 _CONNECTIONS = 4096
+# Longer than proxies keep theirs, and than a Retry-After: who uses a connection just as it is closed gets an error.
+_KEEP_ALIVE_SECONDS = 75
+_OPEN_FILES = 2 * _CONNECTIONS
 
 # Given the server's URL, the model's name and a key, it does its work through HTTP.
 Client = Callable[[str, str, str | None], Awaitable[object]]
@@ -37,34 +47,60 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    tensor_parallel_size: int | None = None,
+    sizes: ParallelSizes | None = None,
     engine_options: Sequence[str] = (),
     engine_restarts: int = 3,
     guard: GuardSettings | None = None,
+    anonymous: bool = False,
     client: Client | None = None,
 ) -> None:
     """Serve `model` until SIGTERM or Ctrl-C; with a `client`, called once the server is ready, until that is done.
 
     On a signal it stops accepting, finishes what runs (30 s at most), ends the engine and returns.
-    `guard` bounds what is let in and says who may come.
+    A training run is converted first, with the port taken.
+    `guard` bounds what is let in and says who may come. Without keys, and not `anonymous`, a server that listens on
+    this machine only takes requests to this machine's own names only.
     An engine that dies or hangs is started again, `engine_restarts` times within ten minutes.
     Raises UserError when the folder, the port or an option will not do, and when the engine is not worth restarting.
     """
-    folder = inspect_model(model, tensor_parallel_size)
-    version, cpu = engine_version()
-    with listening_socket(host, port) as listener, private_temporary_folder():
-        prepare_environment(folder.tensor_parallel_size, engine_options, cpu=cpu)
-        options = parse_options(folder, engine_options, cpu=cpu)
+    version, _ = engine_version()
+    _allow_open_files()
+    with _ending_early(), listening_socket(host, port) as listener, private_temporary_folder():
+        options = _engine_options(model, sizes, engine_options)
         state = ServerState(model=options.served_model_name[0], engine_version=version)
-        asyncio.run(_Service(state, listener, options, engine_restarts, guard or GuardSettings()).run(client))
+        with tracing(options) as observer:
+            settings = guard or GuardSettings()
+            has_keys = settings.keys is not None or bool(options.api_key)
+            local_only = is_loopback(host) and not has_keys and not anonymous
+            service = _Service(state, listener, options, engine_restarts, settings, observer, local_only=local_only)
+            asyncio.run(service.run(client))
+
+
+def run_node(model: Path, *, sizes: ParallelSizes | None = None, engine_options: Sequence[str] = ()) -> None:
+    """Run this node's workers of a model that the first node serves, until SIGTERM or Ctrl-C. It answers no HTTP.
+
+    Raises UserError when the folder or an option will not do, and when a worker ends by itself.
+    """
+    with _ending_early(), private_temporary_folder():
+        options = _engine_options(model, sizes, engine_options)
+        try:
+            run_workers(options)
+        finally:
+            end_processes(engine_processes(), grace_seconds=_GRACE_SECONDS)
+
+
+def _engine_options(model: Path, sizes: ParallelSizes | None, given: Sequence[str]) -> argparse.Namespace:
+    """The engine's options for a model, and the environment that it needs."""
+    _, cpu = engine_version()
+    silence_warnings()
+    folder = inspect_model(model, sizes or ParallelSizes(), given)
+    prepare_environment(folder.workers, given, cpu=cpu)
+    return parse_options(folder, given, cpu=cpu)
 
 
 def check_address(host: str, *, has_keys: bool, anonymous: bool) -> None:
     """Raise UserError when others than this machine could use the model without a key, unless that is wanted."""
-    here = host == "localhost"
-    with contextlib.suppress(ValueError):
-        here = here or ipaddress.ip_address(host).is_loopback
-    if not (here or has_keys or anonymous):
+    if not (is_loopback(host) or has_keys or anonymous):
         raise UserError(f"{host} is open to others: add --keys FILE (mtnlg keys add), or --anonymous to let anyone in")
 
 
@@ -85,6 +121,28 @@ def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
+@contextlib.contextmanager
+def _ending_early() -> Iterator[None]:
+    """Let SIGTERM end what there is while nothing is served yet; by itself Python would leave its files behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _allow_open_files() -> None:
+    """Take as many open files as there may be connections: the usual bound of 1024 is below that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers of its own: they would end the process with the signal's status."""
 
@@ -103,6 +161,9 @@ class _Service:
         options: argparse.Namespace,
         restarts: int,
         settings: GuardSettings,
+        observer: Observer | None = None,
+        *,
+        local_only: bool = False,
     ) -> None:
         host, port = listener.getsockname()[:2]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -111,7 +172,8 @@ class _Service:
         self._options = options
         self._stop = asyncio.Event()
         self._supervisor = Supervisor(state, options, restarts, self._report)
-        self._guard = guarded(build_app(state), settings, state)
+        self._guard = guarded(build_app(state), settings, state, observer, local_only=local_only)
+        add_metrics(state, self._guard.metrics)
         state.metrics = self._guard.metrics_text
         config = uvicorn.Config(
             self._guard,
@@ -119,7 +181,9 @@ class _Service:
             log_level="warning",
             lifespan="off",
             limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_BREAK_OFF_SECONDS,
+            root_path=options.root_path or "",
         )
         self._http = _Server(config)
 
@@ -145,14 +209,23 @@ class _Service:
             work.result()  # raises what went wrong
 
     async def _drain(self, http: asyncio.Task[None]) -> None:
-        """Finish what runs, and meanwhile tell new requests to go elsewhere; then close the socket."""
-        started = time.monotonic()
-        while self._guard.requests and time.monotonic() - started < _DRAIN_SECONDS:
-            if http.done() or self._http.force_exit:
-                break
-            await asyncio.sleep(_LOOK_SECONDS)
+        """Finish what runs, and meanwhile tell new requests to go elsewhere; then close the socket.
+
+        What is not finished in time, or when a second signal comes, gets an error.
+        """
+        await self._until_idle(http, _DRAIN_SECONDS, lambda: self._http.force_exit)
+        if self._guard.requests:
+            self._guard.end_requests()
+            await self._until_idle(http, _HURRY_SECONDS if self._http.force_exit else _BREAK_OFF_SECONDS)
         self._http.should_exit = True
         await http
+
+    async def _until_idle(
+        self, http: asyncio.Task[None], seconds: float, enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        started = time.monotonic()
+        while self._guard.requests and not (http.done() or enough()) and time.monotonic() - started < seconds:
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _work(self, client: Client | None) -> None:
         self._report(f"loading {self._state.model}")
@@ -166,7 +239,8 @@ class _Service:
 
     @staticmethod
     def _report(line: str) -> None:
-        print(f"mtnlg: {line}", flush=True)
+        with contextlib.suppress(OSError):  # a full disk, or a pipe that nobody reads, must not end the server
+            print(f"mtnlg: {line}", flush=True)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from foundation.errors import UserError
+from foundation.errors import UserError, one_line
+from foundation.vllm_environment import shared_memory_of
 from serving.app import ServerState
-from serving.engine import Engine, engine_facts, first_line, make_token, note_outputs, openai_app, start_engine
-from serving.processes import end_processes, engine_processes, shared_memory_of
+from serving.engine import Engine, engine_facts, make_token, note_outputs, openai_app, start_engine
+from serving.processes import end_processes, engine_processes
 
 # A hung engine is noticed within the sum of the three: it is silent, then does not answer a probe.
 _LOOK_SECONDS = 0.5
@@ -50,7 +51,7 @@ class Supervisor:
             openai = await openai_app(engine, self._options)
             await make_token(engine)
         except Exception as error:
-            raise UserError(f"the engine makes no token: {first_line(error)}") from error
+            raise UserError(f"the engine makes no token: {one_line(error)}") from error
         state.note_token()
         state.facts = engine_facts(engine, self._options)
         state.openai = openai
@@ -62,6 +63,7 @@ class Supervisor:
                 await self._until_death()
             except EngineDiedError as death:
                 self._count(death)
+                self._state.restarts += 1
                 self._report(f"{death}; starting it again ({len(self._deaths)} of {self._restarts})")
                 self._state.openai = self._state.facts = None
                 await self.end()

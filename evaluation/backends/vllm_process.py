@@ -6,18 +6,19 @@ cache's block size, and then answers every list of `PackedJob`s with lists of `(
 instead of any answer is why it cannot go on. It ends when the connection does.
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import active_children
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from evaluation.backends.token_sequences import TokenSequence
 from evaluation.backends.vllm_plan import Job, JobScores
+from foundation.errors import one_line
+from foundation.vllm_environment import check_head_size, shared_memory_of
+from foundation.vllm_worker import STAGE_BUFFERS
 
 # On a CPU: vLLM's kernels want multiples of 32 tokens, and smaller blocks are shared further.
 _CPU_BLOCK = 32
@@ -65,7 +66,7 @@ def serve(connection: Connection) -> None:
     try:
         engine = Engine(connection.recv())
     except Exception as error:
-        connection.send(_one_line(error))
+        connection.send(one_line(error))
         return
     try:
         connection.send(engine.block_size)
@@ -76,7 +77,7 @@ def serve(connection: Connection) -> None:
     except (EOFError, BrokenPipeError):
         pass  # the caller closed, or is gone
     except Exception as error:
-        connection.send(_one_line(error))
+        connection.send(one_line(error))
     finally:
         engine.close()
 
@@ -102,17 +103,17 @@ class Engine:
                 "max_model_len": setup.max_length + 1,
                 "enable_prefix_caching": True,
                 "disable_log_stats": True,
-                "worker_extension_cls": "evaluation.backends.vllm_worker.StageBuffers",
+                "worker_extension_cls": STAGE_BUFFERS,
                 **(defaults if cpu else {}),
                 **setup.options,
             }
         )
         config = arguments.create_engine_config(UsageContext.LLM_CLASS)
         if cpu:
-            _check_head_size(config)
+            check_head_size(config)
             _size_cpu_cache(config)
         self._client = InprocClient(config, Executor.get_class(config), log_stats=False)
-        self._shared_memory = _shared_memory_files()
+        self._shared_memory = shared_memory_of(active_children())
         if cpu and config.parallel_config.pipeline_parallel_size > 1:
             self._client.collective_rpc("make_stage_buffers")
         self.block_size: int = config.cache_config.block_size
@@ -194,16 +195,6 @@ def _read_scores(output: Any, job: Job) -> JobScores:
     return JobScores(cached, targets, rows)
 
 
-def _check_head_size(config: Any) -> None:
-    """vLLM's CPU kernels know some head sizes, and it finds out only at the first token."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    known = CPUAttentionBackend.get_supported_head_sizes()
-    size = config.model_config.get_head_size()
-    if size not in known:
-        raise ValueError(f"attention heads of size {size}; on a CPU it knows {', '.join(map(str, known))}")
-
-
 def _size_cpu_cache(config: Any) -> None:
     """Room for the longest input and some steps, unless the user has set it: vLLM would take most of the memory."""
     if config.cache_config.kv_cache_memory_bytes is not None:
@@ -213,20 +204,6 @@ def _size_cpu_cache(config: Any) -> None:
     token_bytes = 2 * model.get_num_layers(parallel) * heads * model.dtype.itemsize
     tokens = 2 * (model.max_model_len + config.scheduler_config.max_num_batched_tokens)
     config.cache_config.kv_cache_memory_bytes = tokens * token_bytes
-
-
-def _shared_memory_files() -> set[Path]:
-    """Files in which vLLM's workers add up their tensor slices on a CPU."""
-    found: set[Path] = set()
-    for process in active_children():
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").splitlines()
-            found |= {Path(line.split(maxsplit=5)[5]) for line in lines if "-cpushm_" in line or "_cpushm_" in line}
-    return found
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400] or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -101,7 +101,9 @@ class Admission:
             raise self._overloaded(f"this key has {len(own)} requests waiting, its share of the queue", own[0].cost)
         rate = self.rate()
         if rate is not None:
-            ahead = after - max(0, bounds.running_tokens - self.running_tokens)
+            # Room for tokens helps nobody while as many requests run as may.
+            has_place = self.running_requests < bounds.running_requests
+            ahead = after - (max(0, bounds.running_tokens - self.running_tokens) if has_place else 0)
             wait = ahead / rate
             if wait > bounds.queue_seconds:
                 message = f"{place}it would be {wait:.0f} s before this request could start"

@@ -1,11 +1,13 @@
 """What a request asks of the engine: the tokens of its prompts and those it may generate."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from serving.guard.fields import check_fields, check_token_ids, integer, kind_of
+from serving.guard.input_items import check_input_items
 from serving.guard.refusal import Refused, invalid
 from serving.guard.routes import Kind
 from serving.guard.settings import EngineFacts, RequestLimits
@@ -67,6 +69,7 @@ async def find_demand(
     _check_characters(sum(map(len, texts)), limits)
     if kind is Kind.texts:
         return Demand(model, max(1, await _count(" ".join(texts), facts)), 0, 0, stream=False)
+    check_input_items(document)
     asked = [integer(document, name, 1, limits.max_tokens or facts.max_model_len) for name in _GENERATED]
     nested = document.get("sampling_params")
     if isinstance(nested, dict):
@@ -134,15 +137,13 @@ async def _chat_prompt(document: Mapping[str, Any], limits: RequestLimits, facts
     _check_characters(length, limits)
     if (least := least_cost(length, facts)) > facts.max_model_len:
         raise _too_long(f"at least {least}", facts)
-    if facts.count_chat is None:
-        return [await _count(" ".join(texts), facts) + _MESSAGE_TOKENS * len(messages)]
-    try:
-        if length <= _THREAD_CHARACTERS:
-            return [facts.count_chat(document)]
-        return [await asyncio.to_thread(facts.count_chat, document)]
-    except Exception as error:  # a template may refuse messages in any way it likes
-        reason = " ".join(str(error).split())[:200]
-        raise invalid(f"the chat template refuses these messages: {reason}", "messages") from None
+    if facts.count_chat is not None:
+        # A template may refuse messages in any way it likes; the engine then says why.
+        with contextlib.suppress(Exception):
+            if length <= _THREAD_CHARACTERS:
+                return [facts.count_chat(document)]
+            return [await asyncio.to_thread(facts.count_chat, document)]
+    return [await _count(" ".join(texts), facts) + _MESSAGE_TOKENS * len(messages)]
 
 
 def _max_tokens(

@@ -12,6 +12,9 @@ from serving.guard.settings import Times
 from serving.guard.usage import UsageReader
 
 _LOG = logging.getLogger("mtnlg.guard")
+_RETRY_SECONDS = 5.0
+# As vLLM writes them, in OpenAI's form and in Anthropic's. In a text the quotes would be escaped.
+_STREAM_ERRORS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
 
 
 class Client:
@@ -37,19 +40,30 @@ class Exchange:
     """Runs the application on one request. It is told to stop by the word that ASGI has: the client's disconnect.
 
     A cancelled task would not do: vLLM answers in a task of its own, which ends on a disconnect alone.
+    Where `unready` is given and says why the engine is gone, the application's failure is that, and is answered so.
     """
 
-    def __init__(self, scope: Message, send: Send, record: Record, usage: UsageReader, times: Times) -> None:
+    def __init__(
+        self,
+        scope: Message,
+        send: Send,
+        record: Record,
+        usage: UsageReader,
+        times: Times,
+        unready: Callable[[], str | None] | None = None,
+    ) -> None:
         self._scope = scope
         self._send = send
         self._record = record
         self._usage = usage
         self._times = times
+        self._unready = unready
         self._clock: Callable[[], float] = time.monotonic
         self._began = self._clock()
         self._stop = asyncio.Event()
         self._body: bytes | None = None
         self._is_stream = False
+        self._cut: Refused | None = None
         self.head: Headers = []  # to be added to the answer's
         self.started = False
         self.complete = False
@@ -63,7 +77,7 @@ class Exchange:
         try:
             left = max(0.0, self._times.request_seconds - age)
             await asyncio.wait({task, stalled, client.gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
+            if not task.done() or (self._cut is not None and not self.complete):
                 await self._end(task, client)
         finally:
             task.cancel()
@@ -72,14 +86,23 @@ class Exchange:
         if not task.cancelled() and (error := task.exception()) is not None:
             await self._failed(error)
 
+    def break_off(self, refusal: Refused) -> None:
+        """End the answer with an error, as soon as the event loop comes to it."""
+        if not self._stop.is_set():
+            self._cut = refusal
+            self._stop.set()
+
     async def _end(self, task: asyncio.Task[None], client: Client) -> None:
-        late = not client.gone.done() and not self._stop.is_set()
+        gone = client.gone.done()
+        if not gone and not self._stop.is_set():
+            self._cut = self._too_late()
+        cut = None if gone else self._cut
         if not self.complete:
-            self._record.client_gone = client.gone.done()
-            self._record.reason = self._record.reason or ("deadline_exceeded" if late else "client_gone")
+            self._record.client_gone = gone
+            self._record.reason = self._record.reason or (cut.code if cut is not None else "client_gone")
         self._stop.set()
-        if late and not self.complete:
-            await self._say_late()
+        if cut is not None and not self.complete:
+            await self._break_off(cut)
         await asyncio.wait({task}, timeout=self._times.stop_seconds)
         if not task.done():
             _LOG.warning("request %s did not end when told to, and is cancelled", self._record.id)
@@ -99,7 +122,14 @@ class Exchange:
         if self._stop.is_set() or self.complete:
             return
         if message["type"] == "http.response.start":
+            if (refusal := self._failure(message)) is not None:
+                self._record.reason = refusal.code
+                await self._break_off(refusal)
+                return
             self.started = True
+            status = message["status"]
+            # vLLM says 501 for what this model cannot do: nothing has failed, and no other try will go better.
+            message = {**message, "status": 400 if status == 501 else status}
             self._record.status = message["status"]
             own = {name for name, _ in self.head}
             kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in own]
@@ -110,6 +140,8 @@ class Exchange:
             body = message.get("body", b"")
             if body:
                 self._mark()
+                if self._is_stream and any(error in body for error in _STREAM_ERRORS):
+                    self._record.reason = "engine_failed" if self._why_unready() else "stream_error"
                 message = {**message, "body": self._usage.passed(body)}
             self.complete = not message.get("more_body", False)
         await self._deliver(message)
@@ -133,16 +165,34 @@ class Exchange:
             self._record.reason = self._record.reason or "client_gone"
             self._stop.set()
 
-    async def _say_late(self) -> None:
+    def _too_late(self) -> Refused:
         message = f"the request took longer than {self._times.request_seconds:g} s and was stopped"
-        await self._break_off(Refused(504, message, "deadline_exceeded", retry_seconds=1, close=True))
+        return Refused(504, message, "deadline_exceeded", retry_seconds=1, close=True)
+
+    def _why_unready(self) -> str | None:
+        return self._unready() if self._unready is not None else None
+
+    def _failure(self, start: Message) -> Refused | None:
+        """What to say instead of an answer that begins so: the engine is gone, or it says nothing to a client."""
+        status: int = start["status"]
+        if status < 500 or status == 501:
+            return None
+        if (reason := self._why_unready()) is not None:
+            return _not_ready(reason) if status == 503 else _engine_failed(reason)
+        kind = header_values(start.get("headers", []), b"content-type")
+        says = bool(kind) and kind[0].startswith(b"application/json")
+        return None if says or self._unready is None else _internal_error()
 
     async def _failed(self, error: BaseException) -> None:
-        if self._stop.is_set() or self.complete:
+        if self._stop.is_set() or self._record.reason == "engine_failed":
             return
-        _LOG.error("request %s failed", self._record.id, exc_info=error)
-        self._record.reason = "internal_error"
-        await self._break_off(Refused(500, "the server failed to answer", "internal_error", close=True))
+        reason = self._why_unready()
+        if reason is None:
+            _LOG.error("request %s failed", self._record.id, exc_info=error)
+        if not self.complete:
+            refusal = _internal_error() if reason is None else _engine_failed(reason)
+            self._record.reason = refusal.code
+            await self._break_off(refusal)
 
     async def _break_off(self, refusal: Refused) -> None:
         """End an answer that will not be finished: refuse, or say so in the stream, or cut the connection."""
@@ -158,3 +208,16 @@ class Exchange:
         else:
             abort_connection(self._scope)  # a body that is cut short must not look whole
         self.complete = True
+
+
+def _not_ready(reason: str) -> Refused:
+    return Refused(503, f"not ready: {reason}", "not_ready", retry_seconds=_RETRY_SECONDS)
+
+
+def _engine_failed(reason: str) -> Refused:
+    message = f"the engine stopped while it worked on this request ({reason}); try again"
+    return Refused(503, message, "engine_failed", retry_seconds=_RETRY_SECONDS)
+
+
+def _internal_error() -> Refused:
+    return Refused(500, "the server failed to answer", "internal_error", close=True)

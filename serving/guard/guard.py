@@ -10,8 +10,9 @@ from serving.guard.asgi import Asgi, Headers, Message, Receive, Send
 from serving.guard.body import Body, ClientGone
 from serving.guard.budgets import Budgets
 from serving.guard.gate import authenticate, ready_facts
-from serving.guard.head import check_head, request_id
+from serving.guard.head import check_head, check_host, request_id
 from serving.guard.metrics import GuardMetrics
+from serving.guard.observer import Observation, Observer
 from serving.guard.record import AccessLog, Record
 from serving.guard.refusal import Refused
 from serving.guard.routes import find_route
@@ -24,9 +25,15 @@ _POLICY = 1008  # WebSocket close codes
 _TRY_LATER = 1013
 
 
-def guarded(app: Asgi, settings: GuardSettings, view: EngineView) -> "Guard":
-    """`app` behind a guard; give the result to the HTTP server. Raises UserError for a key file that will not do."""
-    return Guard(app, settings, view)
+def guarded(
+    app: Asgi, settings: GuardSettings, view: EngineView, observer: Observer | None = None, *, local_only: bool = False
+) -> "Guard":
+    """`app` behind a guard; give the result to the HTTP server.
+
+    With `local_only` requests that were sent to another name than this machine's are refused.
+    Raises UserError for a key file or an access log that will not do.
+    """
+    return Guard(app, settings, view, observer=observer, local_only=local_only)
 
 
 @dataclass
@@ -38,23 +45,33 @@ class _Entry:
     record: Record
     body: Body | None = None
     began: bool = False
+    observation: Observation | None = None
 
 
 class Guard:
     """One guard of one server. Call it as an ASGI application."""
 
     def __init__(
-        self, app: Asgi, settings: GuardSettings, view: EngineView, clock: Callable[[], float] = time.monotonic
+        self,
+        app: Asgi,
+        settings: GuardSettings,
+        view: EngineView,
+        clock: Callable[[], float] = time.monotonic,
+        observer: Observer | None = None,
+        *,
+        local_only: bool = False,
     ) -> None:
         self._app = app
+        self._local_only = local_only
         self._settings = settings
         self._view = view
         self._clock = clock
+        self._observer = observer
         self._keys = KeyFile(settings.keys, clock) if settings.keys is not None else None
         self._log = AccessLog(settings.access_log) if settings.log_requests else None
         self.metrics = GuardMetrics()
         self.admission = Admission(Bounds(1, 1, 0, 0), clock)
-        self._desk = Desk(app, settings, self.admission, Budgets(clock), clock)
+        self._desk = Desk(app, settings, view, self.admission, Budgets(clock), clock)
         self.requests = 0  # being handled now
         self._add_gauges()
 
@@ -71,6 +88,10 @@ class Guard:
         """Our metrics in Prometheus' text format."""
         return self.metrics.render()
 
+    def end_requests(self) -> None:
+        """Break off what still runs, each with an error: the server ends."""
+        self._desk.end_requests()
+
     def close(self) -> None:
         """Close the access log."""
         if self._log is not None:
@@ -85,7 +106,11 @@ class Guard:
         entry = _Entry(scope, send, record)
         self.requests += 1
         try:
+            if self._observer is not None:
+                entry.observation = self._observer.begin(record, headers)
             check_head(headers, self._settings.limits)
+            if self._local_only:
+                check_host(headers)
             entry.body = Body(receive, headers, self._settings.limits, self._settings.times)
             key = None
             if self._keys is not None and not route.is_open:
@@ -94,7 +119,8 @@ class Guard:
             self.metrics.begin(record)
             entry.began = True
             share = self._share()
-            request = Request(scope, receive, send, headers, route, path, record, entry.body, key, share, arrived)
+            passed = headers if entry.observation is None else entry.observation.headers
+            request = Request(scope, receive, send, passed, route, path, record, entry.body, key, share, arrived)
             facts = ready_facts(self._view) if request.needs_engine else None
             if facts is not None:
                 self.admission.set_bounds(find_bounds(self._settings.admission, facts))
@@ -110,12 +136,15 @@ class Guard:
 
     async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
         """Let in who has a key, when the engine is ready; what then passes is not counted."""
+        headers: Headers = list(scope["headers"])
         try:
+            if self._local_only:
+                check_host(headers)
             if self._keys is not None:
-                authenticate(self._keys, list(scope["headers"]))
+                authenticate(self._keys, headers)
             ready_facts(self._view)
         except Refused as refusal:
-            code = _POLICY if refusal.status == 401 else _TRY_LATER
+            code = _TRY_LATER if refusal.status == 503 else _POLICY
             await receive()
             await send({"type": "websocket.close", "code": code, "reason": refusal.code})
             return
@@ -157,11 +186,18 @@ class Guard:
         self.metrics.end(record, began=entry.began)
         if self._log is not None:
             self._log.write(record)
+        if entry.observation is not None:
+            entry.observation.end(record)
 
     def _share(self) -> float:
         if self._keys is None or self._keys.current().active() < 2:
             return 1.0
         return self._settings.admission.queue_share
+
+    def _bounds(self) -> Bounds:
+        """Those of the engine that is ready; none of anything while there is none."""
+        facts = self._view.facts
+        return Bounds(0, 0, 0, 0) if facts is None else find_bounds(self._settings.admission, facts)
 
     def _add_gauges(self) -> None:
         admission = self.admission
@@ -171,6 +207,14 @@ class Guard:
             ("mtnlg_running_requests", "Requests that the engine has.", lambda: admission.running_requests),
             ("mtnlg_running_tokens", "Tokens reserved for them.", lambda: admission.running_tokens),
             ("mtnlg_drain_tokens_per_second", "Measured rate; 0 when unknown.", lambda: admission.rate() or 0.0),
+            ("mtnlg_queue_requests_limit", "Most that may wait.", lambda: self._bounds().queue_requests),
+            ("mtnlg_queue_tokens_limit", "Most tokens that may wait.", lambda: self._bounds().queue_tokens),
+            (
+                "mtnlg_running_requests_limit",
+                "Most that the engine is given.",
+                lambda: self._bounds().running_requests,
+            ),
+            ("mtnlg_running_tokens_limit", "Most tokens reserved at once.", lambda: self._bounds().running_tokens),
         ]
         for name, text, value in gauges:
             self.metrics.gauge(name, text, value)

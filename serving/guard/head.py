@@ -1,5 +1,7 @@
-"""A request's head: how many headers, how large, which of them contradict each other, and its id."""
+"""A request's head: how many headers, how large, which of them contradict each other, to which host, and its id."""
 
+import contextlib
+import ipaddress
 import re
 import uuid
 
@@ -9,6 +11,7 @@ from serving.guard.settings import RequestLimits
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _ONCE = (b"host", b"content-length", b"content-type", b"authorization", b"transfer-encoding", b"x-request-id")
+_HOST = re.compile(r"([^\[\]:]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{0,5})?")
 _PLAIN_ENCODINGS = (b"identity", b"")
 
 
@@ -28,6 +31,29 @@ def check_head(headers: Headers, limits: RequestLimits) -> None:
             raise _ambiguous("Transfer-Encoding and Content-Length are given both")
         if header_values(headers, b"transfer-encoding")[0].strip().lower() != b"chunked":
             raise _ambiguous("the only transfer encoding that is taken is chunked")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address, without its port, is this machine's own and nobody else's."""
+    if host.lower().removesuffix(".") == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def check_host(headers: Headers) -> None:
+    """Refuse what was sent to another name than this machine's own.
+
+    A web site can let its name point to 127.0.0.1 once its page has been loaded (DNS rebinding); to the browser the
+    page and the server here are one site then, and only the Host header tells that they are not.
+    """
+    for value in header_values(headers, b"host"):  # HTTP/1.0 may leave it out; a browser never does
+        match = _HOST.fullmatch(value.strip().decode("latin-1"))
+        if match is None or not is_loopback(match[1].strip("[]")):
+            shown = value[:64].decode("latin-1")
+            message = f"this server answers to localhost and 127.0.0.1, not to {shown!r}; other names need --keys"
+            raise Refused(421, message, "wrong_host", close=True)
 
 
 def declared_length(headers: Headers) -> int | None:

@@ -1,8 +1,11 @@
 """Prometheus metrics of the guard, by key and route, in a registry of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from serving.guard.record import Record
 
@@ -10,6 +13,16 @@ _MOST_KEYS = 200  # later names are counted together, so that keys that come and
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
 _LABELS = ("key", "route")
+
+
+@dataclass(frozen=True)
+class _CountedElsewhere(Collector):
+    name: str
+    help_text: str
+    value: Callable[[], float]
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(self.name, self.help_text, self.value())
 
 
 class GuardMetrics:
@@ -52,6 +65,14 @@ class GuardMetrics:
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Show `value` whenever metrics are read."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
+
+    def counter(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        """Show `value`, which is counted elsewhere, as `name`_total whenever metrics are read."""
+        self.registry.register(_CountedElsewhere(name, help_text, value))
+
+    def facts(self, name: str, help_text: str, labels: Mapping[str, str]) -> None:
+        """Show what stays the same as labels of `name`_info, whose value is 1."""
+        Info(name, help_text, registry=self.registry).info(dict(labels))
 
     def begin(self, record: Record) -> None:
         """A request is being handled, and its key is known; `end` follows."""

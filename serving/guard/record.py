@@ -1,11 +1,14 @@
 """What is remembered of one request, for its line in the access log and for the metrics."""
 
+import errno
 import json
 import logging
-import sys
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
+
+from foundation.errors import UserError
 
 _LOG = logging.getLogger("mtnlg.guard")
 _LONGEST_PATH = 200
@@ -32,10 +35,12 @@ class Record:
     stream: bool = False
     body_bytes: int = 0
     queue_seconds: float | None = None
+    admitted_seconds: float | None = None  # to the end of its time in the queue
     first_seconds: float | None = None  # to the first byte of the answer's body
     last_seconds: float | None = None
     seconds: float = 0.0
     client_gone: bool = False
+    trace_id: str | None = None  # OpenTelemetry's, where traces are made
     prompt: Any = None
 
     def line(self) -> str:
@@ -47,28 +52,46 @@ class Record:
 
 
 class AccessLog:
-    """Lines of JSON on a stream. A disk that is full costs log lines, never an answer."""
+    """Lines of JSON, one a request. A disk that is full costs log lines, never an answer."""
 
     def __init__(self, path: Path | None) -> None:
-        """Append to `path`, or write to standard output where it is None."""
-        self._path = path
-        self._stream: TextIO = sys.stdout
-        if path is not None:
+        """Append to `path`, or to standard output where it is None. Raises UserError for a path that cannot be."""
+        self._file: BinaryIO | None = None
+        self._lost = 0
+        self._torn = False
+        if path is None:
+            return
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = path.open("a", encoding="utf-8", buffering=1)
-        self._broken = False
+            # Unbuffered: what a full disk has not taken must not come out later, in the middle of another line.
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise UserError(f"cannot write the access log {path}: {error.strerror}") from None
 
     def write(self, record: Record) -> None:
         """Write one line."""
         try:
-            print(record.line(), file=self._stream, flush=True)
-            self._broken = False
+            self._put(record.line())
         except (OSError, ValueError) as error:
-            if not self._broken:
+            if self._lost == 0:
                 _LOG.error("the access log cannot be written: %s", error)
-            self._broken = True
+            self._lost += 1
+            return
+        if self._lost:
+            _LOG.warning("the access log is written again; %d lines are lost", self._lost)
+            self._lost = 0
 
     def close(self) -> None:
         """Close the file, if it is ours."""
-        if self._path is not None:
-            self._stream.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _put(self, line: str) -> None:
+        if self._file is None:
+            print(line, flush=True)
+            return
+        content = b"\n" * self._torn + line.encode() + b"\n"
+        written = self._file.write(content)
+        self._torn = written < len(content) and (written > 0 or self._torn)
+        if written < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -18,6 +18,7 @@ class Kind(Enum):
     generic = "generic"  # generates, in another form: cost by size
     light = "light"  # JSON, but no work for the engine
     free = "free"
+    withheld = "withheld"  # vLLM's, but not for those who may only ask the model
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ _POSTS = {
     "/v1/completions/render": Kind.light,
     "/v1/chat/completions/render": Kind.light,
 }
+# They change the engine under the supervisor's feet, or say what is none of a client's business.
+_WITHHELD = frozenset(
+    {
+        "/scale_elastic_ep",
+        "/is_scaling_elastic_ep",
+        "/kv_event_sources",
+        "/abort_requests",
+        "/inference/v1/abort_requests",
+    }
+)
 _GETS = frozenset({"/v1/models", *_PROBES, *_CALM})
 
 
@@ -63,6 +74,8 @@ def find_route(method: str, path: str) -> Route:
         return Route(path, Kind.free, is_open=True)
     if method in _PAGE_METHODS and plain and (path == "/" or path.startswith("/static/")):
         return Route("page", Kind.free, is_open=True)
+    if path in _WITHHELD:
+        return Route("other", Kind.withheld)
     if path in _POSTS:
         return Route(path, _POSTS[path])
     if path in _GETS:

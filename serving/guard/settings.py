@@ -53,7 +53,7 @@ class AdmissionLimits(StrictModel):
     queue_requests: int = Field(default=256, ge=0)
     queue_tokens: int | None = Field(default=None, ge=0)
     queue_seconds: float = Field(
-        default=60.0, gt=0
+        default=30.0, gt=0
     )  # by the measured rate; a request that would wait longer is refused
     queue_share: float = Field(default=0.5, gt=0, le=1)  # of the queue that one key may fill, where there are several
 
@@ -76,8 +76,8 @@ class EngineFacts:
     """What the guard has to know of a loaded model.
 
     `count_tokens` gives the tokens of a text, special ones included; `count_chat`, where given, those of a chat
-    request's document after the template. Both are called in the event loop for short texts and in a thread for
-    long ones. `token_characters` is the most characters that one token can stand for.
+    request's document after the template; where it raises, a guess is taken. Both are called in the event loop for
+    short texts and in a thread for long ones. `token_characters` is the most characters that one token can stand for.
     """
 
     models: tuple[str, ...]

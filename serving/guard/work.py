@@ -19,13 +19,14 @@ from serving.guard.json_document import parse_document
 from serving.guard.record import Record
 from serving.guard.refusal import Refused, invalid
 from serving.guard.routes import Kind, Route, is_post
-from serving.guard.settings import EngineFacts, GuardSettings
+from serving.guard.settings import EngineFacts, EngineView, GuardSettings
 from serving.guard.usage import UsageReader, ask_for_usage, wants_usage
 from serving.keys import Key
 
 _THREAD_BYTES = 256 << 10  # larger bodies are parsed outside the event loop
 _COUNTED = (Kind.completion, Kind.chat)
 _BYTES_PER_TOKEN = 4
+_RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Request:
     @property
     def needs_engine(self) -> bool:
         """Whether an engine that is not ready, or a server that is about to end, must refuse it."""
-        return self.route.kind is not Kind.free
+        return self.route.kind not in (Kind.free, Kind.withheld)
 
     @property
     def owner(self) -> str:
@@ -62,18 +63,29 @@ class Desk:
         self,
         app: Asgi,
         settings: GuardSettings,
+        view: EngineView,
         admission: Admission,
         budgets: Budgets,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._settings = settings
+        self._view = view
         self._admission = admission
         self._budgets = budgets
         self._clock = clock
+        self._exchanges: set[Exchange] = set()
+
+    def end_requests(self) -> None:
+        """Break off every request that the application is answering, with an error."""
+        for exchange in self._exchanges:
+            message = "the server is shutting down and stopped this request"
+            exchange.break_off(Refused(503, message, "shutdown", retry_seconds=_RETRY_SECONDS, close=True))
 
     async def handle(self, request: Request, facts: EngineFacts | None) -> None:
         """Answer `request`; `facts` where it needs the engine. Raises Refused, or ClientGone, before any answer."""
+        if request.route.kind is Kind.withheld:
+            raise Refused(404, f"{request.path} is not served here", "not_found")
         if is_post(request.path) and request.scope["method"] != "POST":
             message = f"{request.path} takes POST, not {request.scope['method'][:16]}"
             raise Refused(405, message, "method_not_allowed", headers={"allow": "POST"})
@@ -173,7 +185,8 @@ class Desk:
         if not self._admission.enter_at_once(request.owner, cost, request.share):
             await self._wait_for_place(request, client, cost)
         try:
-            request.record.queue_seconds = self._clock() - began
+            now = self._clock()
+            request.record.queue_seconds, request.record.admitted_seconds = now - began, now - request.arrived
             yield
         finally:
             self._admission.leave(cost)
@@ -203,11 +216,16 @@ class Desk:
                 await self._answer(request, content, usage, client)
             return
         scope = self._inner_scope(request, len(content))
-        exchange = Exchange(scope, request.send, request.record, usage, self._settings.times)
+        unready = self._view.unready if request.needs_engine else None
+        exchange = Exchange(scope, request.send, request.record, usage, self._settings.times, unready)
         exchange.head.append((b"x-request-id", request.record.id.encode()))
         if request.key is not None:
             exchange.head += self._budgets.headers(request.key)
-        await exchange.run(self._app, content, client, age=self._clock() - request.arrived)
+        self._exchanges.add(exchange)
+        try:
+            await exchange.run(self._app, content, client, age=self._clock() - request.arrived)
+        finally:
+            self._exchanges.discard(exchange)
 
     def _inner_scope(self, request: Request, length: int) -> Message:
         """The scope for the application: one length, our request id, and no key for it to log."""

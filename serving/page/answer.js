@@ -81,7 +81,8 @@ export class Answer {
       const ending = text === "";
       const known = tokens.every((one) => one.logprob !== null);
       const likely = known && !ending ? `p${bin(tokens.reduce((sum, one) => sum + one.logprob, 0))}` : "";
-      const className = `token ${ending ? "ending" : likely}`;
+      const breaks = /^[\r\n]+$/.test(text) ? " breaks" : "";
+      const className = `token ${ending ? "ending" : likely}${breaks}`;
       const span = element("span", { className, textContent: ending ? "∎" : text, tabIndex: -1 });
       pieces.set(span, { text, tokens, ending });
       return span;
@@ -98,6 +99,9 @@ function perplexity(tokens) {
   return known.length ? Math.exp(-known.reduce((sum, one) => sum + one, 0) / known.length) : null;
 }
 
+/** A number with three digits, or as many as it has before the point. */
+const threeDigits = (number) => (number < 999.5 ? number.toPrecision(3) : number.toFixed(0));
+
 const ENDINGS = {
   length: "ended at max tokens",
   stop: "ended by itself or a stop string",
@@ -113,12 +117,11 @@ function summary({ seconds, usage, tokens, finish, problem, body }) {
   if (seconds) {
     parts.push(`first token after ${seconds.first.toFixed(seconds.first < 1 ? 3 : 2)} s`);
     const rate = (count - seconds.inFirst) / (seconds.last - seconds.first);
-    const digits = rate < 1000 ? rate.toPrecision(3) : rate.toFixed(0);
-    if (count > seconds.inFirst && Number.isFinite(rate)) parts.push(`${digits} tokens/s`);
+    if (count > seconds.inFirst && Number.isFinite(rate)) parts.push(`${threeDigits(rate)} tokens/s`);
   }
   if (seconds || usage) parts.push(`${usage ? `${usage.prompt_tokens} tokens of prompt, ` : ""}${count} of answer`);
   const likely = perplexity(tokens);
-  if (likely !== null) parts.push(`perplexity ${likely.toPrecision(3)}`);
+  if (likely !== null) parts.push(`perplexity ${threeDigits(likely)}`);
   parts.push(`seed ${body.seed}`);
   return parts;
 }

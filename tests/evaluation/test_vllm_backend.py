@@ -16,7 +16,7 @@ import torch
 from evaluation.backends.vllm_backend import VLLMBackend
 from evaluation.scoring import Request, Score
 from foundation.errors import UserError
-from serving.processes import shared_memory_of
+from foundation.vllm_environment import shared_memory_of
 from tests.evaluation.conftest import MakeModel
 
 pytestmark = [

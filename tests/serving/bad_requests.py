@@ -27,6 +27,10 @@ def _chat(name: str, messages: Any, word: str = "message") -> Bad:
     return Bad(name, json.dumps({"messages": messages}).encode(), word, path="/v1/chat/completions")
 
 
+def _input(name: str, item: Any, word: str) -> Bad:
+    return Bad(name, json.dumps({"input": [item]}).encode(), word, path="/v1/responses")
+
+
 _NUMBER = b'{"prompt": "hello", "temperature": %s}'
 _RAW = [
     Bad("empty body", b"", "not valid JSON"),
@@ -140,6 +144,10 @@ _FIELDS = [
     _chat("message is a string", ["hello"]),
     _chat("message without role", [{"content": "a"}]),
     _chat("content is a number", [{"role": "user", "content": 5}]),
+    _input("answer without text", {"role": "assistant", "type": "message", "content": []}, "text"),
+    _input("refusal", {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "refusal"),
+    _input("output is a list", {"type": "function_call_output", "call_id": "a", "output": []}, "output"),
+    _input("output of no call", {"type": "function_call_output", "call_id": None, "output": "a"}, "call_id"),
     _chat("messages too long", [{"role": "user", "content": "a " * 300_000}], "tokens"),
 ]
 BAD_REQUESTS = [*_RAW, *_FIELDS]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from serving.guard.guard import Guard, guarded
+from serving.guard.guard import Guard
+from serving.guard.observer import Observer
 from serving.guard.settings import AdmissionLimits, EngineFacts, GuardSettings, RequestLimits, Times
 
 MODEL = "stub"
@@ -54,6 +56,8 @@ class Stub:
     gate: asyncio.Event | None = None
     pause: float = 0.0
     piece: str = "x"
+    fails: bool = False
+    error_after: int | None = None  # events of a stream
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -77,10 +81,15 @@ class Stub:
         app.add_api_route("/v1/chat/completions", self._work, methods=["POST"])
         app.add_api_route("/tokenize", self._work, methods=["POST"])
         app.add_api_route("/v1/fails", self._fails, methods=["POST"])
+        app.add_api_route("/v1/lacks", self._lacks, methods=["POST"])
         return app
 
     async def _fails(self) -> None:
         raise RuntimeError("broken")
+
+    async def _lacks(self) -> Response:
+        error = {"message": "The model does not support this", "type": "NotImplementedError", "code": 501}
+        return JSONResponse({"error": error}, 501)
 
     async def _work(self, request: Request) -> Response:
         self.reached += 1
@@ -100,6 +109,8 @@ class Stub:
             listening.cancel()
             answering.cancel()
             self.ended += 1
+        if self.fails:
+            raise RuntimeError("broken")
         return JSONResponse({"choices": [{"text": self.piece * tokens}], "usage": usage})
 
     async def _hold(self) -> None:
@@ -108,7 +119,10 @@ class Stub:
 
     async def _events(self, tokens: int, usage: dict[str, int] | None) -> AsyncIterator[str]:
         try:
-            for _ in range(tokens):
+            for number in range(tokens):
+                if number == self.error_after:
+                    yield f"data: {json.dumps({'error': {'message': 'the engine broke'}})}\n\n"
+                    break
                 yield f"data: {json.dumps({'choices': [{'text': self.piece}]})}\n\n"
                 await asyncio.sleep(self.pause)
                 await self._hold()
@@ -158,7 +172,9 @@ async def bench(
     limits: dict[str, Any] | None = None,
     times: dict[str, Any] | None = None,
     admission: dict[str, Any] | None = None,
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    observer: Observer | None = None,
+    local_only: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A guard that logs into `folder`, with the settings given."""
@@ -173,7 +189,7 @@ async def bench(
     )
     stub, view = Stub(), View()
     app: Any = stub.app()
-    guard = guarded(app, chosen, view) if clock is None else Guard(app, chosen, view, clock)
+    guard = Guard(app, chosen, view, clock, observer, local_only=local_only)
     transport = httpx.ASGITransport(app=guard, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         yield Bench(guard, stub, view, client, log)

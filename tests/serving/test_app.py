@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from serving.app import ServerState, build_app
-from serving.engine import prepare_environment
+from serving.engine_options import prepare_environment
 from serving.processes import private_temporary_folder
 
 

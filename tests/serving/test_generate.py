@@ -39,10 +39,12 @@ async def token(engine):
 async def app(engine, options):
     return stub_app(Stub(pause=float(sys.argv[1]), key="sk-1"))
 
-server.inspect_model = lambda path, size: ModelFolder(path, "demo-vllm", 1, False, None)
+server.inspect_model = lambda path, sizes, given: ModelFolder(path, "demo-vllm", 1, False, None)
 server.engine_version = lambda: ("0", True)
 server.prepare_environment = lambda *a, **k: None
-server.parse_options = lambda *a, **k: argparse.Namespace(served_model_name=["demo-vllm"], api_key=["sk-1"])
+server.parse_options = lambda *a, **k: argparse.Namespace(
+    served_model_name=["demo-vllm"], api_key=["sk-1"], otlp_traces_endpoint=None, root_path=None
+)
 supervisor.start_engine = lambda options: Engine()
 supervisor.make_token, supervisor.openai_app = token, app
 supervisor.note_outputs = lambda engine, note: None

@@ -278,7 +278,7 @@ def test_deadline_ends_a_request_and_says_so(tmp_path: Path, stream: bool) -> No
 
 def test_deadline_holds_in_the_queue_too(tmp_path: Path) -> None:
     async def ask() -> None:
-        async with bench(tmp_path, times={"request_seconds": 0.2}, admission={"running_requests": 1}) as served:
+        async with bench(tmp_path, times={"request_seconds": 2.0}, admission={"running_requests": 1}) as served:
             assert (await served.complete()).status_code == 200
             assert served.guard.admission.enter_at_once("somebody", 1)
             answer = await served.complete()

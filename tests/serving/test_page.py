@@ -375,3 +375,14 @@ def contrast(one: float, other: float) -> float:
     """WCAG 2.2, success criterion 1.4.3."""
     light, dark = sorted((one, other), reverse=True)
     return (light + 0.05) / (dark + 0.05)
+
+
+@in_browser
+def test_line_breaks_can_be_pointed_at_where_colours_are_shown(page: PageBrowser) -> None:
+    generate(page)
+    page.wait(DONE)
+    assert page.run("document.querySelector('.breaks').getClientRects()[0].width") == 0
+    page.click("#colour")
+    page.point(".breaks")
+    assert "3.00 %" in page.wait("document.getElementById('detail').innerText")
+    assert page.run(ANSWERS) == [" Paris,\nnaïve"]

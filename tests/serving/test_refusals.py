@@ -8,37 +8,31 @@ from pathlib import Path
 import pytest
 
 from foundation.errors import UserError
-from serving.model_folder import inspect_model
+from serving.model_folder import ParallelSizes, inspect_model
 from serving.server import listening_socket, serve
 
 
 def test_sharded_folder_dictates_the_slices(models: Path) -> None:
-    model = inspect_model(models / "vllm2", None)
+    model = inspect_model(models / "vllm2", ParallelSizes())
     assert (model.name, model.tensor_parallel_size, model.sharded, model.dtype) == ("vllm2", 2, True, "float32")
-    assert inspect_model(models / "vllm2", 2) == model
+    assert inspect_model(models / "vllm2", ParallelSizes(2)) == model
 
 
 def test_other_number_of_slices_is_refused(models: Path) -> None:
     with pytest.raises(UserError, match="holds 2 tensor slices, so --tensor-parallel-size 1 cannot serve it"):
-        inspect_model(models / "vllm2", 1)
+        inspect_model(models / "vllm2", ParallelSizes(1))
 
 
 def test_hf_folder_takes_any_number_of_slices(models: Path) -> None:
-    assert inspect_model(models / "hf", None).tensor_parallel_size == 1
-    assert inspect_model(models / "hf", 2).tensor_parallel_size == 2
-    assert not inspect_model(models / "hf", 2).sharded
-
-
-@pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/step-00000040"])
-def test_training_run_names_the_command_to_run(models: Path, inside: str) -> None:
-    with pytest.raises(UserError, match=r"mtnlg convert .*run.* --to vllm --tensor-parallel-size 2"):
-        inspect_model(models / "run" / inside, 2)
+    assert inspect_model(models / "hf", ParallelSizes()).tensor_parallel_size == 1
+    assert inspect_model(models / "hf", ParallelSizes(2)).tensor_parallel_size == 2
+    assert not inspect_model(models / "hf", ParallelSizes(2)).sharded
 
 
 def test_folder_that_is_no_model(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match=r"no model at .*no config\.json"):
-            inspect_model(folder, None)
+            inspect_model(folder, ParallelSizes())
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
@@ -55,12 +49,13 @@ def test_damaged_slices_are_refused(models: Path, tmp_path: Path, damage: str) -
         content[-1] ^= 1
         path.write_bytes(content)
     with pytest.raises(UserError, match=r"damaged model: .*model-rank-1-part-0\.safetensors"):
-        inspect_model(folder, None)
+        inspect_model(folder, ParallelSizes())
 
 
 def test_folder_of_another_maker_is_taken_on_trust(models: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "torch_dtype": "bfloat16"}))
-    model = inspect_model(tmp_path, None)
+    (tmp_path / "tokenizer.json").touch()
+    model = inspect_model(tmp_path, ParallelSizes())
     assert (model.tensor_parallel_size, model.sharded, model.dtype) == (1, False, "bfloat16")
 
 

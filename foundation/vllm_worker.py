@@ -1,6 +1,8 @@
-"""What vLLM 0.32's workers lack; mixed into their class (its engine argument `worker_extension_cls`)."""
+"""What vLLM 0.32's workers lack; mixed into their class, as its engine argument `worker_extension_cls` says."""
 
 from typing import Any
+
+STAGE_BUFFERS = "foundation.vllm_worker.StageBuffers"
 
 
 class StageBuffers:
@@ -9,7 +11,7 @@ class StageBuffers:
     model_runner: Any
 
     def make_stage_buffers(self) -> None:
-        """Allocate what a later stage receives from the one before it."""
+        """Allocate what a later stage receives from the one before it. To be called before the first request."""
         from vllm.distributed.parallel_state import get_pp_group
 
         runner = self.model_runner

@@ -3,13 +3,12 @@
 import random
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 
 from foundation.errors import UserError
+from foundation.http_answers import error_text, retry_seconds
 
 # A proxy or a server that is full, restarting or draining.
 _TRANSIENT = {429, 502, 503, 504}
@@ -78,7 +77,7 @@ class JSONClient:
                 if response.status_code not in _TRANSIENT:
                     return response
                 failure = f"{response.status_code}: {self._said(response)}"
-                wait = max(wait, _retry_after(response))
+                wait = max(wait, retry_seconds(response.headers.get("Retry-After")) or 0.0)
             if attempt + 1 < self._attempts:
                 time.sleep(min(wait, _LONGEST_PAUSE))
         raise UserError(
@@ -100,27 +99,8 @@ class JSONClient:
 
     def _said(self, response: httpx.Response) -> str:
         """The server's own words, in whichever of the usual places they stand, on one line."""
-        try:
-            document = response.json()
-        except ValueError:
-            document = response.text
-        for place in ("error", "message", "detail"):
-            if isinstance(document, dict) and place in document:
-                document = document[place]
-        return self._hidden(" ".join(str(document).split()))[:300] or response.reason_phrase
+        said, _ = error_text(response.content, response.text)
+        return self._hidden(said)[:300] or response.reason_phrase
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
-
-
-def _retry_after(response: httpx.Response) -> float:
-    """Seconds of the header Retry-After, which holds seconds or a date (RFC 9110, 10.2.3); 0 without one."""
-    said = response.headers.get("Retry-After", "").strip()
-    try:
-        return max(0.0, float(said))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0

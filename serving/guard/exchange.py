@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from serving.guard.asgi import Asgi, Headers, Message, Receive, Send, abort_connection, header_values
 from serving.guard.record import Record
-from serving.guard.refusal import Refused
+from serving.guard.refusal import RESTART_SECONDS, Refused, not_ready
 from serving.guard.settings import Times
 from serving.guard.usage import UsageReader
 
 _LOG = logging.getLogger("mtnlg.guard")
-_RETRY_SECONDS = 5.0
 # As vLLM writes them, in OpenAI's form and in Anthropic's. In a text the quotes would be escaped.
 _STREAM_ERRORS = (b'data: {"error"', b"event: error\n", b"event: response.failed\n")
 
@@ -178,7 +177,7 @@ class Exchange:
         if status < 500 or status == 501:
             return None
         if (reason := self._why_unready()) is not None:
-            return _not_ready(reason) if status == 503 else _engine_failed(reason)
+            return not_ready(reason) if status == 503 else _engine_failed(reason)
         kind = header_values(start.get("headers", []), b"content-type")
         says = bool(kind) and kind[0].startswith(b"application/json")
         return None if says or self._unready is None else _internal_error()
@@ -210,13 +209,9 @@ class Exchange:
         self.complete = True
 
 
-def _not_ready(reason: str) -> Refused:
-    return Refused(503, f"not ready: {reason}", "not_ready", retry_seconds=_RETRY_SECONDS)
-
-
 def _engine_failed(reason: str) -> Refused:
     message = f"the engine stopped while it worked on this request ({reason}); try again"
-    return Refused(503, message, "engine_failed", retry_seconds=_RETRY_SECONDS)
+    return Refused(503, message, "engine_failed", retry_seconds=RESTART_SECONDS)
 
 
 def _internal_error() -> Refused:

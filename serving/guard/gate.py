@@ -2,11 +2,9 @@
 
 from serving.guard.asgi import Headers
 from serving.guard.head import bearer
-from serving.guard.refusal import Refused
+from serving.guard.refusal import RESTART_SECONDS, Refused, not_ready
 from serving.guard.settings import EngineFacts, EngineView
 from serving.keys import Key, KeyFile
-
-_RETRY_SECONDS = 5.0
 
 
 def authenticate(keys: KeyFile, headers: Headers) -> Key:
@@ -27,11 +25,10 @@ def authenticate(keys: KeyFile, headers: Headers) -> Key:
 def ready_facts(view: EngineView) -> EngineFacts:
     """The engine's facts. Raises Refused (503) while it cannot answer."""
     if view.draining:
-        raise Refused(503, "shutting down: try another server", "draining", retry_seconds=_RETRY_SECONDS, close=True)
+        raise Refused(503, "shutting down: try another server", "draining", retry_seconds=RESTART_SECONDS, close=True)
     reason, facts = view.unready(), view.facts
     if reason is not None or facts is None:
-        message = f"not ready: {reason or 'loading the model'}"
-        raise Refused(503, message, "not_ready", retry_seconds=_RETRY_SECONDS)
+        raise not_ready(reason or "loading the model")
     return facts
 
 

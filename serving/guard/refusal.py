@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from serving.guard.asgi import Headers
 
+# What a client is told to wait for an engine, or a server, to come back.
+RESTART_SECONDS = 5.0
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -57,3 +59,8 @@ class Refused(Exception):  # noqa: N818 - not an error of the program's
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> Refused:
     """400 for a request that could never be answered."""
     return Refused(400, message, code, param)
+
+
+def not_ready(reason: str) -> Refused:
+    """503 while the engine does not take requests."""
+    return Refused(503, f"not ready: {reason}", "not_ready", retry_seconds=RESTART_SECONDS)

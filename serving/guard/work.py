@@ -17,7 +17,7 @@ from serving.guard.exchange import Client, Exchange
 from serving.guard.head import check_content_type, is_json
 from serving.guard.json_document import parse_document
 from serving.guard.record import Record
-from serving.guard.refusal import Refused, invalid
+from serving.guard.refusal import RESTART_SECONDS, Refused, invalid
 from serving.guard.routes import Kind, Route, is_post
 from serving.guard.settings import EngineFacts, EngineView, GuardSettings
 from serving.guard.usage import UsageReader, ask_for_usage, wants_usage
@@ -26,7 +26,6 @@ from serving.keys import Key
 _THREAD_BYTES = 256 << 10  # larger bodies are parsed outside the event loop
 _COUNTED = (Kind.completion, Kind.chat)
 _BYTES_PER_TOKEN = 4
-_RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Desk:
         """Break off every request that the application is answering, with an error."""
         for exchange in self._exchanges:
             message = "the server is shutting down and stopped this request"
-            exchange.break_off(Refused(503, message, "shutdown", retry_seconds=_RETRY_SECONDS, close=True))
+            exchange.break_off(Refused(503, message, "shutdown", retry_seconds=RESTART_SECONDS, close=True))
 
     async def handle(self, request: Request, facts: EngineFacts | None) -> None:
         """Answer `request`; `facts` where it needs the engine. Raises Refused, or ClientGone, before any answer."""

@@ -3,10 +3,10 @@
 import json
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any
+
+from foundation.http_answers import error_text, retry_seconds
 
 # Answers by which a server that is sound says no. Another 5xx is a server that failed.
 _REFUSALS = frozenset({*range(400, 500), 503, 504})
@@ -53,7 +53,7 @@ class Answer:
 
     def refuse(self, body: bytes, retry_after: str | None) -> None:
         """An answer of another status than 200."""
-        said, readable = error_text(body)
+        said, readable = said_in(body)
         self.error = said
         self.retry_after = retry_seconds(retry_after)
         if self.status in _REFUSALS and readable:
@@ -119,7 +119,7 @@ class EventReader:
         try:
             event = json.loads(data)
             if event.get("error"):
-                self._answer.error = f"in the stream: {error_text(data)[0]}"
+                self._answer.error = f"in the stream: {said_in(data)[0]}"
                 return
             if event.get("usage"):
                 self._answer._count(event["usage"])
@@ -140,27 +140,7 @@ class EventReader:
         answer.last = now
 
 
-def error_text(body: bytes) -> tuple[str, bool]:
-    """What an error says, in whichever of the usual places, on one line; and whether it was JSON that says it."""
-    try:
-        said = json.loads(body)
-    except ValueError:
-        return " ".join(body.decode("utf-8", "replace").split())[:_LONGEST_ERROR], False
-    for place in ("error", "message", "detail"):
-        if isinstance(said, dict) and place in said:
-            said = said[place]
-    return " ".join(str(said).split())[:_LONGEST_ERROR], bool(said)
-
-
-def retry_seconds(header: str | None) -> float | None:
-    """Seconds of a Retry-After, which holds seconds or a date (RFC 9110, 10.2.3); None without a readable one."""
-    if header is None:
-        return None
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None
+def said_in(body: bytes) -> tuple[str, bool]:
+    """The beginning of what an error says, and whether it was JSON that says it."""
+    said, readable = error_text(body, body.decode("utf-8", "replace"))
+    return said[:_LONGEST_ERROR], readable

@@ -11,7 +11,7 @@ import aiohttp
 import yarl
 
 from foundation.errors import UserError
-from serving.load.answer import Answer, EventReader, error_text
+from serving.load.answer import Answer, EventReader, said_in
 
 _CONNECT_SECONDS = 10.0
 # A server may close a connection that is idle for a few seconds, just when a request is being sent on it.
@@ -95,7 +95,7 @@ class LoadClient:
             reader.end()
 
     def _refused(self, status: int, body: bytes) -> UserError:
-        return UserError(f"{self._base} answered {status}: {error_text(body)[0]}{_REMEDIES.get(status, '')}")
+        return UserError(f"{self._base} answered {status}: {said_in(body)[0]}{_REMEDIES.get(status, '')}")
 
 
 def _reason(error: BaseException) -> str:

@@ -16,7 +16,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from foundation.errors import UserError
-from serving.load.answer import Answer, EventReader, Outcome, retry_seconds
+from foundation.http_answers import retry_seconds
+from serving.load.answer import Answer, EventReader, Outcome
 from serving.load.calls import Call, Shape, at_random, one_after_another
 from serving.load.command import add_load_command
 from serving.load.load import Load, send_load

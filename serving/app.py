@@ -12,13 +12,11 @@ from fastapi.responses import JSONResponse, Response
 from serving.engine import Engine
 from serving.guard.asgi import Asgi, Message, Receive, Send
 from serving.guard.metrics import GuardMetrics
+from serving.guard.refusal import not_ready
 from serving.guard.settings import EngineFacts
 from serving.openapi import openapi_router
 from serving.page_routes import page_router
 from serving.score import error_response, invalid_request, score_router
-
-_RETRY_SECONDS = "5"
-
 
 # An engine that has made no token for so long is not ready, whatever it says; the supervisor probes it long before.
 _STALE_SECONDS = 10.0
@@ -99,15 +97,20 @@ def add_metrics(state: ServerState, metrics: GuardMetrics) -> None:
     metrics.counter("mtnlg_engine_restarts", "Engines that died or hung and were replaced.", lambda: state.restarts)
 
 
-def _no_scores(state: ServerState, model: str) -> JSONResponse | None:
+def _no_scores(state: ServerState, model: str) -> Response | None:
     reason = state.unready()
     if reason is not None:
-        response = error_response(503, f"not ready: {reason}", "unavailable")
-        response.headers["Retry-After"] = _RETRY_SECONDS
-        return response
+        return _not_ready(reason)
     if state.facts is not None and model not in state.facts.models:
         return error_response(404, f"no model {model!r} here; there is: {', '.join(state.facts.models)}", "not_found")
     return None
+
+
+def _not_ready(reason: str | None) -> Response:
+    """The refusal of a request that reached no engine: the guard lets it through, or it has just gone."""
+    refusal = not_ready(reason or "loading the model")
+    body = refusal.body()
+    return Response(body, refusal.status, {name.decode(): value.decode() for name, value in refusal.head(body)})
 
 
 async def _metrics(state: ServerState, scope: Message, receive: Receive, send: Send) -> None:
@@ -137,9 +140,7 @@ def _openai_routes(state: ServerState) -> Asgi:
         elif reason is None and state.openai is not None:
             await state.openai(scope, receive, send)
         elif scope["type"] == "http":
-            error = {"message": f"not ready: {reason}", "type": "unavailable", "param": None, "code": 503}
-            response = JSONResponse({"error": error}, 503, headers={"Retry-After": _RETRY_SECONDS})
-            await response(scope, receive, send)
+            await _not_ready(reason)(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1013})
 

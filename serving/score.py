@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from serving.prompt_score import PromptScore, ScoringRefusedError, prompt_score, tokens_of
@@ -27,12 +27,12 @@ class ScoreRequest(BaseModel):
     continuations: Annotated[list[Text], Field(min_length=1, max_length=_MOST_CONTINUATIONS)]
 
 
-def score_router(engine: Callable[[], Any], refusal: Callable[[str], JSONResponse | None]) -> APIRouter:
+def score_router(engine: Callable[[], Any], refusal: Callable[[str], Response | None]) -> APIRouter:
     """The route. `engine` is the running one; `refusal` answers for a model of this name, or gives None."""
     router = APIRouter()
 
     @router.post("/v1/score")
-    async def score(request: ScoreRequest) -> JSONResponse:
+    async def score(request: ScoreRequest) -> Response:
         refused = refusal(request.model)
         if refused is not None:
             return refused

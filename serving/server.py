@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.loops.auto import auto_loop_factory
 
 from foundation.errors import UserError
 from serving.app import ServerState, add_metrics, build_app
@@ -73,7 +74,8 @@ def serve(
             has_keys = settings.keys is not None or bool(options.api_key)
             local_only = is_loopback(host) and not has_keys and not anonymous
             service = _Service(state, listener, options, engine_restarts, settings, observer, local_only=local_only)
-            asyncio.run(service.run(client))
+            with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:  # uvloop where there is one
+                runner.run(service.run(client))
 
 
 def run_node(model: Path, *, sizes: ParallelSizes | None = None, engine_options: Sequence[str] = ()) -> None:

@@ -76,13 +76,14 @@ class Supervisor:
             return
         while not self._load.done():
             self._shared_memory |= shared_memory_of(processes := engine_processes())
-            end_processes(processes, grace_seconds=0.0)
+            await asyncio.to_thread(end_processes, processes, grace_seconds=0.0)
             await asyncio.wait({self._load}, timeout=_LOOK_SECONDS)
         processes = engine_processes()
         if self._load.exception() is None:
             # In this thread, so that vLLM's tasks are cancelled before they can see the engine gone and complain.
             self._load.result().shutdown(0)
-        end_processes(processes, grace_seconds=_GRACE_SECONDS)
+        # In another, so that /live is answered meanwhile.
+        await asyncio.to_thread(end_processes, processes, grace_seconds=_GRACE_SECONDS)
         for path in self._shared_memory:
             path.unlink(missing_ok=True)
         self._load, self._shared_memory, self._state.engine = None, set(), None

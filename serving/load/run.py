@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from uvicorn.loops.auto import auto_loop_factory
+
 from serving.load.answer import Answer, Outcome
 from serving.load.calls import Call
 from serving.load.client import LoadClient
@@ -65,16 +67,8 @@ async def send(client: LoadClient, calls: Sequence[Call], asking: Asking, run: R
 
 def run_event_loop(work: Coroutine[Any, Any, Result]) -> Result:
     """`asyncio.run` on uvloop where that is installed: the client is to leave the cores to the server."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         return runner.run(work)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class _Sender:

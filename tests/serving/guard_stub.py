@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from fastapi import FastAPI, Request
@@ -19,6 +19,12 @@ from serving.guard.settings import AdmissionLimits, EngineFacts, GuardSettings, 
 
 MODEL = "stub"
 CONTEXT = 128
+Result = TypeVar("Result")
+
+
+def play(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run what a test does, for a minute at most."""
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 @dataclass

@@ -15,7 +15,7 @@ import uvicorn
 
 from serving.guard.connection import connection_class
 from serving.guard.settings import RequestLimits, Times
-from tests.serving.guard_stub import Bench, bench, until
+from tests.serving.guard_stub import Bench, bench, play, until
 
 pytest.importorskip("httptools")
 PARSERS = pytest.mark.parametrize("parser", ["httptools", "h11"])
@@ -84,10 +84,6 @@ async def listening(folder: Path, parser: str, **settings: Any) -> AsyncIterator
 
 def _has_reached(served: Bench, count: int) -> bool:
     return served.stub.reached == count
-
-
-def play(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, WAIT_SECONDS))
 
 
 @PARSERS

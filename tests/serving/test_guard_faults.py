@@ -14,13 +14,9 @@ from serving.guard.asgi import Headers
 from serving.guard.head import check_host
 from serving.guard.record import AccessLog, Record
 from serving.guard.refusal import Refused
-from tests.serving.guard_stub import Bench, bench, until
+from tests.serving.guard_stub import Bench, bench, play, until
 
 FULL_DISK = Path("/dev/full")
-
-
-def play(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def error(answer: httpx.Response) -> dict[str, Any]:
@@ -175,16 +171,17 @@ def test_full_disk_costs_log_lines_only(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_line_that_was_torn_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = AccessLog(tmp_path / "access.jsonl")
-    file = log._file
-    assert file is not None
+    whole = log._file
+    assert whole is not None
+    write = whole.write
 
     class Short:
         def write(self, content: bytes) -> int:
-            return file.write(content[:7])
+            return write(content[:7])
 
     monkeypatch.setattr(log, "_file", Short())
     log.write(record())
-    monkeypatch.setattr(log, "_file", file)
+    monkeypatch.setattr(log, "_file", whole)
     log.write(record())
     log.close()
     torn, whole = (tmp_path / "access.jsonl").read_text().splitlines()

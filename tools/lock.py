@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXTRAS = "train,evaluate,serve,tracing,engine-cpu,dev"
+EXTRAS = "corpus,corpus-ray,train,evaluate,serve,tracing,engine-cpu,dev"
 LOCK = Path("requirements.lock")
 LEFT_OUT = {
     "mtnlg": "the project itself",

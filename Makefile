@@ -24,10 +24,12 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@touch $@
 
 demo: install ## the whole path on this machine: data, training, resharding, evaluation, serving
-	@echo; echo "== 1/6  real text to tokens"
-	$(MTNLG) data prepare $(RUNS)/demo-data --data demo
+	@echo; echo "== 1/6  web pages, encyclopedia and code to tokens: extract, clean, choose, deduplicate, decontaminate, blend"
+	$(MTNLG) corpus demo $(RUNS)/demo-sources
+	$(MTNLG) evaluate texts $(RUNS)/demo-tasks.jsonl --tasks boolq,piqa,hellaswag,winogrande
+	$(MTNLG) corpus build configs/corpus/demo.yaml
 	@echo; echo "== 2/6  pretrain over four processes: tensor 2 x pipeline 2"
-	$(MTNLG) train configs/train/demo.yaml
+	$(MTNLG) train configs/train/demo.yaml data=$(RUNS)/demo-corpus/blend/blend.yaml
 	@echo; echo "== 3/6  reshard for transformers"
 	$(MTNLG) convert $(RUNS)/demo $(RUNS)/demo-hf --to hf
 	@echo; echo "== 4/6  reshard for tensor-parallel inference"

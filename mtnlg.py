@@ -11,6 +11,8 @@ from evaluation.command import app as evaluate_app
 from foundation.dtypes import Dtype
 from foundation.errors import UserError
 from serving.command import add_commands as add_serving_commands
+from training.corpus.command import app as corpus_app
+from training.planner.command import app as plan_app
 
 app = typer.Typer(
     name="mtnlg",
@@ -22,12 +24,14 @@ app = typer.Typer(
     "The usual order: data prepare, train, convert, evaluate, serve. Each verb's --help shows an example.",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Turn text into token indexes that training reads.")
+app.add_typer(corpus_app, name="corpus")
 app.add_typer(data_app, name="data")
 runs_app = typer.Typer(no_args_is_help=True, help="Look at run folders.")
 app.add_typer(runs_app, name="runs")
 checkpoint_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints of any format, check and compare them.")
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(evaluate_app, name="evaluate")
+app.add_typer(plan_app, name="plan")
 add_serving_commands(app)
 
 

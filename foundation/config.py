@@ -1,6 +1,7 @@
 """Configuration files: YAML checked by pydantic, with dotted overrides and helpful refusals."""
 
 import difflib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -25,7 +26,8 @@ class StrictModel(BaseModel):
 def load_config(schema: type[Schema], path: Path, overrides: Sequence[str] = ()) -> Schema:
     """Read `path` as `schema`, with `overrides` such as `training.micro_batch_size=2` applied.
 
-    A section may be the name of another file: `model: tiny` reads `configs/model/tiny.yaml`.
+    A section may be the name of another file: `model: tiny` reads `configs/model/tiny.yaml`. In such a file, a text
+    that begins with `./` or `../` is a path from that file's folder.
     Raises UserError naming the file, the key and the nearest valid key.
     """
     values = read_yaml(path)
@@ -72,7 +74,18 @@ def _expand_named_sections(schema: type[BaseModel], values: dict[str, Any], path
             if not named.is_file():
                 known = ", ".join(sorted(p.stem for p in (CONFIG_ROOT / name).glob("*.yaml")))
                 raise UserError(f"{path}: {name}: no configuration called {value!r}; there are: {known}")
-            values[name] = read_yaml(named)
+            values[name] = _from_folder(read_yaml(named), named.parent)
+
+
+def _from_folder(value: Any, folder: Path) -> Any:
+    """The value with paths that begin with ./ or ../ led from `folder`."""
+    if isinstance(value, dict):
+        return {key: _from_folder(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_from_folder(item, folder) for item in value]
+    if isinstance(value, str) and value.startswith(("./", "../")):
+        return os.path.normpath(folder / value)
+    return value
 
 
 def _apply_override(schema: type[BaseModel], values: dict[str, Any], override: str, path: Path) -> None:

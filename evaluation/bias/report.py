@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from evaluation.report.templates import page_templates
+from foundation.html_page import page_style, page_templates
 
 Document = Mapping[str, Any]
 
@@ -74,8 +72,7 @@ def markdown_report(document: Document) -> str:
 def html_report(document: Document) -> str:
     """bias.html: styles and figures inside, no script, nothing fetched; every text escaped. It looks as report.html."""
     templates = page_templates(_FOLDER, (headlines, percent, number, extremes, scale_end))
-    styles = (_FOLDER.parent / "report" / "report.css", _FOLDER / "bias.css")
-    style = Markup("".join(path.read_text(encoding="utf-8") for path in styles))  # noqa: S704
+    style = page_style(_FOLDER.parent / "report" / "report.css", _FOLDER / "bias.css")
     return templates.get_template("bias.html").render(document=document, style=style).lstrip()
 
 

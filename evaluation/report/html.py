@@ -1,13 +1,9 @@
 """report.html: one file that asks nothing of the network, for a run's table, charts, breakdowns and samples."""
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from evaluation.report.breakdown import breakdowns
 from evaluation.report.curves import HEIGHT, WIDTH, curves
@@ -15,8 +11,8 @@ from evaluation.report.formats import model_line
 from evaluation.report.notes import legend, notes
 from evaluation.report.samples import MOST_CHARACTERS, MOST_SAMPLES, Browsable, browsable_cell
 from evaluation.report.table import ours_parts, report_rows, supervised_text, theirs_text, title_of
-from evaluation.report.templates import page_templates
 from evaluation.run_folder import RunFolder
+from foundation.html_page import content_policy, page_script, page_style, page_templates
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -25,13 +21,13 @@ def html_report(run: RunFolder) -> str:
     """The page. Every text of the run is escaped by the template; scripts and styles run by their hash alone."""
     document = run.document
     browsable = _browsable(run)
-    style, script = (Markup((_FOLDER / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js"))  # noqa: S704
+    style, script = page_style(_FOLDER / "report.css"), page_script(_FOLDER / "report.js")
     rows = report_rows(document)
     return (
         page_templates(_FOLDER, (ours_parts, theirs_text, supervised_text, title_of))
         .get_template("report.html")
         .render(
-            policy=_policy(style, script),
+            policy=content_policy(style, script),
             style=style,
             script=script,
             document=document,
@@ -52,16 +48,6 @@ def html_report(run: RunFolder) -> str:
             facts=list(_facts(document)),
         )
     )
-
-
-def _policy(style: str, script: str) -> str:
-    """A Content-Security-Policy that lets the page run its own style and script and load nothing."""
-    style_hash, script_hash = _csp_hash(style), _csp_hash(script)
-    return f"default-src 'none'; style-src {style_hash}; script-src {script_hash}; base-uri 'none'; form-action 'none'"
-
-
-def _csp_hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _browsable(run: RunFolder) -> Browsable:

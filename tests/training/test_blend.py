@@ -1,5 +1,6 @@
 """Blending by weight: shares kept in every stretch, and nothing repeated or left out whatever the layout."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -12,8 +13,9 @@ from foundation.errors import UserError
 from foundation.files import read_json, write_json
 from tests.conftest import write_token_folder
 from training.config import TrainConfig
-from training.data.blend import blend_choice, training_samples, validation_samples
+from training.data.blend import blend_choice, num_validation_samples, training_samples, validation_samples
 from training.data.samples import TokenStream, micro_batches
+from training.data.token_writer import TokenWriter
 from training.launch import check_data
 
 PAPER = [14.336, 19.336, 5.689, 2.897, 4.771, 0.873, 1.007, 0.208, 9.446, 1.359, 1.588, 13.017, 15.652, 8.962, 0.859]
@@ -85,6 +87,30 @@ def test_validation_takes_from_every_source(blended: Callable[..., TrainConfig],
     for path in sources:
         stream = TokenStream(path / "validation", 32)
         assert rows & {tuple(stream[number].tolist()) for number in range(stream.num_samples)}
+
+
+def test_a_source_without_a_validation_sample_is_passed_over(
+    blended: Callable[..., TrainConfig], sources: list[Path], tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    shutil.copytree(sources[0], small)
+    with TokenWriter(small / "validation", np.uint16) as writer:
+        writer.add([np.arange(20)])
+    config = blended(1, 1, 1)
+
+    def of(*paths: Path) -> TrainConfig:
+        return TrainConfig.model_validate(
+            {**config.model_dump(), "data": {"blend": [{"path": path} for path in paths]}}
+        )
+
+    alone = num_validation_samples(of(sources[1]))
+    assert num_validation_samples(of(small, sources[1])) == alone > 0
+    assert (validation_samples(of(small, sources[1]), 1)[0] == validation_samples(of(sources[1]), 1)[0]).all()
+    with pytest.raises(UserError, match="validation holds 20 tokens, less than one sample"):
+        num_validation_samples(of(small))
+    (small / "validation.idx").unlink()
+    with pytest.raises(UserError, match="no token index"):
+        num_validation_samples(of(small, sources[1]))
 
 
 def test_one_source_or_several_and_not_both(token_folder: Path, make_train_config: MakeConfig) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from foundation.files import fsync_folder, write_json
 from training.config import TrainConfig
 from training.data.megatron_index import blending_helpers
-from training.data.samples import Samples, ShuffledStream, SpreadSamples, Tokens, TokenStream
+from training.data.samples import Samples, ShuffledStream, SpreadSamples, Tokens, TokenStream, TooFewTokensError
 from training.schedule import batch_sizes
 
 
@@ -52,14 +52,25 @@ def training_samples(config: TrainConfig, *, build: bool) -> Samples:
 
 def validation_samples(config: TrainConfig, count: int) -> Samples:
     """`count` validation samples, spread evenly over all sources."""
-    length = config.model.sequence_length
-    return SpreadSamples([TokenStream(source.path / "validation", length) for source in config.data.sources], count)
+    return SpreadSamples(_validation_streams(config), count)
 
 
 def num_validation_samples(config: TrainConfig) -> int:
     """How many validation samples there are in all sources."""
-    length = config.model.sequence_length
-    return sum(TokenStream(source.path / "validation", length).num_samples for source in config.data.sources)
+    return sum(stream.num_samples for stream in _validation_streams(config))
+
+
+def _validation_streams(config: TrainConfig) -> list[TokenStream]:
+    """Of all sources but the small ones of a blend, of which less than a sample is held out."""
+    streams, refused = [], []
+    for source in config.data.sources:
+        try:
+            streams.append(TokenStream(source.path / "validation", config.model.sequence_length))
+        except TooFewTokensError as error:
+            refused.append(error)
+    if not streams:
+        raise refused[0]
+    return streams
 
 
 def blend_choice(weights: Sequence[float], count: int) -> tuple[Any, Any]:

@@ -1,12 +1,15 @@
 """Text to token indexes: `mtnlg data prepare`."""
 
+import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from foundation.console import error_console
@@ -14,9 +17,10 @@ from foundation.errors import UserError
 from foundation.files import building_folder, sha256_file
 from foundation.formats import TOKENS
 from foundation.manifest import Manifest, read_manifest, write_manifest
-from foundation.tokenizer import END_OF_TEXT, TokenizerFiles, find_tokenizer_files, load_tokenizer
-from training.data.megatron_index import indexed_dataset
+from foundation.tokenizer import TokenizerFiles, find_tokenizer_files
+from training.data.encoder import Encoder, TokenIds, open_encoder
 from training.data.sources import Source, open_source
+from training.data.token_writer import TokenWriter, token_dtype
 
 SPLITS = ("train", "validation")
 TOKENIZER_FOLDER = "tokenizer"
@@ -68,46 +72,43 @@ def _write_splits(
     seed: int,
     max_documents: int | None,
 ) -> tuple[dict[str, dict[str, int]], int]:
-    megatron = indexed_dataset()
-    tokenizer = load_tokenizer(files)
-    vocab_size = tokenizer.get_vocab_size()
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    builders = {
-        split: megatron.IndexedDatasetBuilder(
-            str(folder / f"{split}.bin"), dtype=megatron.DType.optimal_dtype(vocab_size)
-        )
-        for split in SPLITS
-    }
-    counts = {split: {"documents": 0, "tokens": 0} for split in SPLITS}
+    encoder = open_encoder(files)
     texts = (text for source in sources for text in source.documents() if text.strip())
-    with _progress() as progress:
+    with contextlib.ExitStack() as open_writers, _progress() as progress:
+        writers = {
+            split: open_writers.enter_context(TokenWriter(folder / split, token_dtype(encoder.vocab_size)))
+            for split in SPLITS
+        }
         task = progress.add_task("tokenising", total=max_documents, tokens=0)
-        for number, tokens in enumerate(_tokenise(tokenizer, islice(texts, max_documents))):
-            split = "validation" if _held_out(number, validation_percent, seed) else "train"
-            builders[split].add_document([*tokens, end], [len(tokens) + 1])
-            counts[split]["documents"] += 1
-            counts[split]["tokens"] += len(tokens) + 1
-            progress.update(task, advance=1, tokens=sum(count["tokens"] for count in counts.values()))
+        for number, tokens in enumerate(_tokenise(encoder, islice(texts, max_documents))):
+            split = "validation" if held_out(str(number), validation_percent, seed) else "train"
+            writers[split].add([tokens])
+            progress.update(task, advance=1, tokens=sum(writer.tokens for writer in writers.values()))
+    counts = {split: {"documents": writer.documents, "tokens": writer.tokens} for split, writer in writers.items()}
     if counts["train"]["tokens"] == 0:
         raise UserError(f"no text in {', '.join(source.name for source in sources)}")
-    for split, builder in builders.items():
-        builder.finalize(str(folder / f"{split}.idx"))
-    (folder / TOKENIZER_FOLDER).mkdir()
+    copy_tokenizer(files, folder)
+    return counts, encoder.vocab_size
+
+
+def copy_tokenizer(files: TokenizerFiles, folder: Path) -> None:
+    """Put the tokenizer's two files into a folder of tokens, under the names that readers expect."""
+    (folder / TOKENIZER_FOLDER).mkdir(exist_ok=True)
     shutil.copyfile(files.vocab, folder / TOKENIZER_FOLDER / "vocab.json")
     shutil.copyfile(files.merges, folder / TOKENIZER_FOLDER / "merges.txt")
-    return counts, vocab_size
 
 
-def _tokenise(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
-    iterator = iter(texts)
-    while batch := list(islice(iterator, _BATCH_DOCUMENTS)):
-        for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
-            yield encoding.ids
-
-
-def _held_out(number: int, percent: float, seed: int) -> bool:
-    digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
+def held_out(key: str, percent: float, seed: int) -> bool:
+    """Whether a document is one for validation: decided by the seed and what it is known by."""
+    digest = hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64 < percent / 100.0
+
+
+def _tokenise(encoder: Encoder, texts: Iterable[str]) -> Iterator[TokenIds]:
+    iterator, threads = iter(texts), len(os.sched_getaffinity(0))
+    while batch := list(islice(iterator, _BATCH_DOCUMENTS)):
+        for tokens in encoder.encode_batch(batch, threads):
+            yield np.append(tokens, np.uint32(encoder.end))
 
 
 def _identity(source: Source) -> dict[str, Any]:

@@ -27,18 +27,25 @@ class Samples(Protocol):
         ...
 
 
+class TooFewTokensError(UserError):
+    """An index that holds less than one sample."""
+
+
 class TokenStream:
     """The tokens of a Megatron .bin/.idx index as one stream, read through memory mapping."""
 
     def __init__(self, prefix: Path, sequence_length: int) -> None:
         if not (prefix.with_name(f"{prefix.name}.idx").is_file() and prefix.with_name(f"{prefix.name}.bin").is_file()):
             raise UserError(f"no token index at {prefix}.bin and {prefix}.idx; make one with: mtnlg data prepare")
+        if prefix.with_name(f"{prefix.name}.bin").stat().st_size == 0:
+            # An empty file cannot be mapped.
+            raise TooFewTokensError(f"{prefix} holds no tokens")
         self._index = indexed_dataset().IndexedDataset(str(prefix), mmap=True)
         self._sequence_length = sequence_length
         tokens = int(self._index.sequence_lengths.sum())
         self.num_samples = (tokens - 1) // sequence_length
         if self.num_samples < 1:
-            raise UserError(f"{prefix} holds {tokens} tokens, less than one sample of {sequence_length} + 1")
+            raise TooFewTokensError(f"{prefix} holds {tokens} tokens, less than one sample of {sequence_length} + 1")
 
     def __getitem__(self, number: int) -> Tokens:
         """Sample `number` of the stream."""

@@ -1,0 +1,1 @@
+"""Documents that say the same: MinHash, bands, exact Jaccard on candidates, components, one kept of each."""

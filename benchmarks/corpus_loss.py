@@ -26,20 +26,20 @@ _CLEAN = ("wikipedia_demo.jsonl.gz", "speeches.jsonl.gz")
 _SOURCES = {"papers": "papers.jsonl.gz", "abstracts": "abstracts.jsonl.gz", **CRAWLED}
 _BOOKS = CORPUS / "books.jsonl.gz"
 _EVERY_BOOK = 5
-_VALIDATION_SAMPLES = 512
+VALIDATION_SAMPLES = 128
 
 
-def measure(folder: Path, texts: Path, tokens: int = TOKENS) -> dict[str, Any]:
+def measure(folder: Path, texts: Path, tokens: int = TOKENS, samples: int = VALIDATION_SAMPLES) -> dict[str, Any]:
     """Build both corpora, train on both, and read the losses on the held-out text."""
     folder.mkdir(parents=True, exist_ok=True)
     held_out, good = _held_out(folder)
     build_config = {"curated": _curated(folder / "curated", good, texts), "uncurated": _uncurated(folder / "uncurated")}
-    found: dict[str, Any] = {"train_tokens": tokens, "validation_samples": _VALIDATION_SAMPLES}
+    found: dict[str, Any] = {"train_tokens": tokens, "validation_samples": samples}
     for name, config in build_config.items():
         build(config)
         out = Path(config["out"])
         blend = _with_held_out(out, held_out, folder / f"{name}-data")
-        losses = _train(folder / f"{name}-run", blend, tokens)
+        losses = _train(folder / f"{name}-run", blend, tokens, samples)
         found[name] = {"tokens": written_tokens(out), "validation_losses": losses, "stages": described(out)}
     last = {name: found[name]["validation_losses"][-1]["loss"] for name in build_config}
     found["validation_loss"] = last
@@ -109,7 +109,7 @@ def _with_held_out(out: Path, held_out: Path, folder: Path) -> Path:
     return folder / "blend.yaml"
 
 
-def _train(out: Path, blend: Path, tokens: int) -> list[dict[str, float]]:
+def _train(out: Path, blend: Path, tokens: int, samples: int) -> list[dict[str, float]]:
     """The demo's model on one process; validation losses by tokens."""
     settings = {
         "data": blend,
@@ -118,8 +118,8 @@ def _train(out: Path, blend: Path, tokens: int) -> list[dict[str, float]]:
         "layout.pipeline_parallel_size": 1,
         "training.train_tokens": tokens,
         "training.micro_batch_size": 16,
-        "training.validation_samples": _VALIDATION_SAMPLES,
-        "training.validation_interval": 50,
+        "training.validation_samples": samples,
+        "training.validation_interval": 100,
         "optimizer.decay_tokens": tokens,
         "checkpoint.interval": 10**6,
     }

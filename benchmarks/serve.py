@@ -2,8 +2,8 @@
 
 The model is SmolLM2-135M (benchmarks/smollm2.py), the engine's options and environment are the same for both. Prompts
 are 64 random tokens, no two alike; answers are always 32. One server runs at a time: in the first round `vllm serve`,
-then ours; in the second the other way round. Each is asked by 1, 8 and 32 clients at a time and by a burst of 256,
-every measurement after a warm-up. In the last round each is also overloaded: requests come at random times at four
+then ours; in the second the other way round. Each is asked by 1, 8 and 32 clients at a time and by a burst of 256, three
+times over, every measurement after a warm-up. In the last round each is also overloaded: requests come at random times at four
 times the rate at which `vllm serve` answered most, for a minute, and everything that was let in is waited for.
 `vllm serve` lets everything in, so its waits grow with that minute; ours has the default bounds of its queue.
 
@@ -31,6 +31,7 @@ from serving.load.run import run_event_loop
 
 _SHAPE = Shape(prompt_tokens=64, max_tokens=32)
 _WARM_UP = Shape(prompt_tokens=64, max_tokens=8)
+_TURNS_A_START = 3
 _OVERLOAD = 4.0
 _OVERLOAD_SECONDS = 60.0
 _QUICK_OVERLOAD_SECONDS = 20.0
@@ -74,7 +75,8 @@ def main() -> None:
     quick: bool = arguments.quick
     seconds = arguments.overload_seconds or (_QUICK_OVERLOAD_SECONDS if quick else _OVERLOAD_SECONDS)
     levels = [level.smaller() for level in _LEVELS] if quick else list(_LEVELS)
-    bench = _Bench(smollm2_folder(), levels, 1 if quick else arguments.rounds, seconds)
+    rounds, turns = (1, 1) if quick else (arguments.rounds, _TURNS_A_START)
+    bench = _Bench(smollm2_folder(), levels, rounds, turns, seconds)
     with tempfile.TemporaryDirectory() as folder:
         bench.run(Path(folder))
     result = bench.result()
@@ -84,11 +86,12 @@ def main() -> None:
 class _Bench:
     """The turns of one run, and what they gave."""
 
-    def __init__(self, model: Path, levels: Sequence[Level], rounds: int, overload_seconds: float) -> None:
+    def __init__(self, model: Path, levels: Sequence[Level], rounds: int, turns_a_start: int, seconds: float) -> None:
         self._model = model
         self._levels = levels
         self._rounds = rounds
-        self._overload_seconds = overload_seconds
+        self._turns_a_start = turns_a_start
+        self._overload_seconds = seconds
         self._rate: float | None = None
         self._ready: dict[str, list[float]] = {OURS: [], PEER: []}
         self._turns: dict[str, dict[str, list[Figures]]] = {level.name: {OURS: [], PEER: []} for level in levels}
@@ -101,7 +104,8 @@ class _Bench:
                 with served(way, self._model, folder) as server:
                     print(f"round {turn + 1}: {way}, ready after {server.ready_seconds:.0f} s", flush=True)
                     self._ready[way].append(server.ready_seconds)
-                    self._measure_levels(server, turn)
+                    for again in range(self._turns_a_start):
+                        self._measure_levels(server, self._turns_a_start * turn + again)
                     if turn == self._rounds - 1:
                         self._overload[way] = self._overloaded(server)
 
@@ -113,7 +117,8 @@ class _Bench:
             "environment": engine_environment(),
             "prompt_tokens": _SHAPE.prompt_tokens,
             "generated_tokens": _SHAPE.max_tokens,
-            "turns": f"{self._rounds} of each server, one at a time; overload in the last",
+            "turns": f"{self._rounds} starts of each server, one server at a time; {self._turns_a_start} turns each; "
+            "overload in the last",
             "ready_seconds": self._ready,
             "levels": {
                 name: {way: {**_medians(turns), "turns": turns} for way, turns in ways.items()}

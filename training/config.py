@@ -95,6 +95,9 @@ class RunConfig(StrictModel):
     log_interval: int = Field(default=1, ge=1, description="steps between lines of metrics.jsonl")
     validation_interval: int = Field(default=100, ge=1, description="steps between validation losses")
     validation_samples: int = Field(default=64, ge=1)
+    cluster: str | None = Field(
+        default=None, description="where it runs, in configs/cluster/ or a file: metrics then hold the planned time too"
+    )
     peak_tflops: float | None = Field(
         default=None, gt=0, description="of one device, in 10^12 FLOP/s; the utilisation is reported where it is stated"
     )

@@ -15,6 +15,7 @@ from training.engine import Engine
 from training.health import HealthMonitor, StepOutcome, Verdict
 from training.metrics import MetricsFile, perplexity
 from training.planner.flops import throughput
+from training.planner.prediction import Prediction
 from training.report.terminal import StepReporter
 from training.resume import Position, resume
 from training.schedule import batch_size, learning_rate, total_steps
@@ -38,6 +39,7 @@ class TrainingLoop:
         self._metrics = metrics
         self._reporter = reporter
         self._saver = CheckpointSaver(engine.deepspeed, config, rank, self._note)
+        self._prediction = Prediction(config)
         self._health = HealthMonitor(config.health)
         self._watchdog = Watchdog(config.out, rank, config.layout.world_size, config.health.hang_timeout_seconds)
         self._samples = training_samples(config, build=False)
@@ -98,6 +100,7 @@ class TrainingLoop:
                 batch_size=size,
                 gradient_norm=self._engine.gradient_norm,
                 **speed,
+                **self._prediction.beside(seconds, size),
                 data_wait_share=(batches.waited_seconds - waited) / seconds,
             )
         if self._reporter is not None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,13 +90,17 @@ def test_validation_takes_from_every_source(blended: Callable[..., TrainConfig],
         assert rows & {tuple(stream[number].tolist()) for number in range(stream.num_samples)}
 
 
+@pytest.mark.parametrize(
+    ("held_out", "refusal"),
+    [([np.arange(20)], "validation holds 20 tokens, less than one sample"), ([], "validation holds no tokens")],
+)
 def test_a_source_without_a_validation_sample_is_passed_over(
-    blended: Callable[..., TrainConfig], sources: list[Path], tmp_path: Path
+    held_out: list[Any], refusal: str, blended: Callable[..., TrainConfig], sources: list[Path], tmp_path: Path
 ) -> None:
     small = tmp_path / "small"
     shutil.copytree(sources[0], small)
     with TokenWriter(small / "validation", np.uint16) as writer:
-        writer.add([np.arange(20)])
+        writer.add(held_out)
     config = blended(1, 1, 1)
 
     def of(*paths: Path) -> TrainConfig:
@@ -106,7 +111,7 @@ def test_a_source_without_a_validation_sample_is_passed_over(
     alone = num_validation_samples(of(sources[1]))
     assert num_validation_samples(of(small, sources[1])) == alone > 0
     assert (validation_samples(of(small, sources[1]), 1)[0] == validation_samples(of(sources[1]), 1)[0]).all()
-    with pytest.raises(UserError, match="validation holds 20 tokens, less than one sample"):
+    with pytest.raises(UserError, match=refusal):
         num_validation_samples(of(small))
     (small / "validation.idx").unlink()
     with pytest.raises(UserError, match="no token index"):

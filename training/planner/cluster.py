@@ -5,14 +5,27 @@ from pydantic import Field
 from foundation.config import StrictModel, load_config, named_config
 from foundation.errors import UserError
 from training.parallel.layout import Layout
+from training.planner.hardware import Device, Links, Sourced
+from training.planner.software import EngineName
 
 
 class Cluster(StrictModel):
     """The machines of a run: a file in `configs/cluster/`."""
 
+    base: str | None = Field(default=None, description="another cluster, whose values hold where this file has none")
     gpus_per_node: int = Field(default=8, ge=1)
     gpu_memory_gib: float | None = Field(default=None, gt=0, description="of one device; none: not checked")
     nodes: int | None = Field(default=None, ge=1, description="none: as many as the layout takes")
+    device: Device | None = Field(default=None, description="none: time cannot be planned")
+    links: Links | None = None
+    dollars_per_gpu_hour: Sourced | None = None
+    reserved_gib: float = Field(default=0.0, ge=0, description="of a device's memory: context, communication buffers")
+    engine: EngineName = Field(default=EngineName.mtnlg, description="the software that mtnlg plan assumes")
+
+    @property
+    def timed(self) -> bool:
+        """Whether enough is known to plan time."""
+        return self.device is not None and self.links is not None
 
     def nodes_of(self, layout: Layout) -> int:
         """Nodes that the layout's ranks fill. Raises UserError when there are fewer."""
@@ -43,6 +56,14 @@ def load_cluster(name: str | None, gpus_per_node: int | None, nodes: int | None)
 
     Raises UserError when there is none.
     """
-    cluster = Cluster() if name is None else load_config(Cluster, named_config("cluster", name))
+    cluster = Cluster() if name is None else _load(name)
     given = {"gpus_per_node": gpus_per_node, "nodes": nodes}
     return cluster.model_copy(update={key: value for key, value in given.items() if value is not None})
+
+
+def _load(name: str) -> Cluster:
+    cluster = load_config(Cluster, named_config("cluster", name))
+    if cluster.base is None:
+        return cluster
+    own = {key: getattr(cluster, key) for key in cluster.model_fields_set}
+    return _load(cluster.base).model_copy(update=own)

@@ -2,15 +2,17 @@
 
 Smith et al. 2022 (section 2.1) count 20 bytes a parameter: 2 of bf16 weights, 2 of bf16 gradients, and 16 in fp32:
 master weights 4, gradients 4, Adam's two moments 8. Here a bf16 gradient is freed as soon as it is added to the
-fp32 sum, which leaves 18; ZeRO-1 divides masters and moments, 12 of them, over the replicas.
+fp32 sum, which leaves 18; ZeRO-1 divides masters and moments, 12 of them, over the replicas. Other programmes keep
+other things (see `software.py`).
 """
 
 from dataclasses import dataclass
 
 from training.config import TrainConfig
+from training.planner.options import PlanOptions
+from training.planner.schedule import in_flight
 from training.planner.stages import count_blocks, rank_parameters, stage_layers
 
-_FP32_GRADIENT_BYTES = 4
 _MASTER_AND_MOMENTS_BYTES = 12
 # Of `training/model/loss.py` on a GPU: logits that exist at once, in the weights' dtype and in fp32.
 LOGITS_AT_ONCE = 1 << 28
@@ -41,27 +43,32 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.head
 
 
-def stage_memories(config: TrainConfig) -> list[StageMemory]:
-    """The memory of each stage, first to last."""
-    layout, training = config.layout, config.training
-    stages = stage_layers(config.model, layout.pipeline_parallel_size)
-    micro_batches = training.global_batch_size // (training.micro_batch_size * layout.data_parallel_size)
+def stage_memories(config: TrainConfig, options: PlanOptions | None = None) -> list[StageMemory]:
+    """The memory of each rank of the pipeline, first to last."""
+    options = options or PlanOptions()
+    layout, zero = config.layout, options.zero
+    ranks, replicas = layout.pipeline_parallel_size, layout.data_parallel_size
+    stages = stage_layers(config.model, ranks * options.virtual_stages)
+    micro_batches = config.training.global_batch_size // (config.training.micro_batch_size * replicas)
     memories = []
-    for stage, layers in enumerate(stages):
-        parameters = rank_parameters(config.model, layout, layers)
-        in_flight = micro_batches_in_flight(len(stages), stage, micro_batches)
-        blocks, last = count_blocks(config.model, layers), stage == len(stages) - 1
+    for rank in range(ranks):
+        parts = stages[rank::ranks]
+        parameters = sum(rank_parameters(config.model, layout, layers) for layers in parts)
+        blocks, last = sum(count_blocks(config.model, layers) for layers in parts), rank == ranks - 1
+        # Of an interleaved rank, so many passes through one of its parts.
+        passes = in_flight(ranks, rank, micro_batches, options.virtual_stages)
+        held = passes / options.virtual_stages
         memories.append(
             StageMemory(
-                stage=stage,
+                stage=rank,
                 blocks=blocks,
                 parameters=parameters,
-                in_flight=in_flight,
-                weights=parameters * _width(config),
-                gradients=parameters * _FP32_GRADIENT_BYTES,
-                optimizer=parameters * _MASTER_AND_MOMENTS_BYTES / layout.data_parallel_size,
-                activations=_stage_activations(config, blocks, in_flight, first=stage == 0, last=last),
-                head=_head_bytes(config) if last else 0.0,
+                in_flight=-(-passes // options.virtual_stages),
+                weights=parameters * _width(config) / (replicas if zero >= 3 else 1),
+                gradients=parameters * options.software.gradient_memory / (replicas if zero >= 2 else 1),
+                optimizer=parameters * _MASTER_AND_MOMENTS_BYTES / (replicas if zero >= 1 else 1),
+                activations=_stage_activations(config, options, blocks, held, first=rank == 0, last=last),
+                head=_head_bytes(config, options) if last else 0.0,
             )
         )
     return memories
@@ -69,45 +76,57 @@ def stage_memories(config: TrainConfig) -> list[StageMemory]:
 
 def micro_batches_in_flight(num_stages: int, stage: int, micro_batches: int) -> int:
     """Micro-batches whose activations a stage holds at most, under 1F1B (Narayanan et al. 2021, section 2.2.1)."""
-    return min(num_stages - stage, micro_batches)
+    return in_flight(num_stages, stage, micro_batches)
 
 
-def block_activation_bytes(config: TrainConfig) -> float:
+def block_activation_bytes(config: TrainConfig, options: PlanOptions | None = None) -> float:
     """Bytes a rank keeps of one block and micro-batch for backward (Korthikanti et al. 2022, table 2).
 
     In units of s b h, two bytes each: 4 between the sliced regions (both LayerNorms' and both column-parallel maps'
     inputs; over t with sequence parallelism) and 12 within (q, k, v, the three row-parallel inputs); and a byte for
     each of two dropout masks. That is the paper's 34 s b h. Its 5 a s^2 b of attention scores exist only with
-    attention dropout, since the fused kernel stores none; here they are 7, for the softmax is kept in fp32.
+    attention dropout, since the fused kernel stores none; here they are 7, for the softmax is kept in fp32. Of
+    Megatron's runs they are the paper's.
     """
     if config.training.recomputation == "full":
         return _between_slices(config, _width(config))
-    return _working_set(config, with_scores=config.training.recomputation == "none")
+    return _working_set(config, options or PlanOptions(), with_scores=config.training.recomputation == "none")
 
 
-def _stage_activations(config: TrainConfig, blocks: int, in_flight: int, *, first: bool, last: bool) -> float:
-    kept = blocks * block_activation_bytes(config)
+def _stage_activations(
+    config: TrainConfig, options: PlanOptions, blocks: int, in_flight: float, *, first: bool, last: bool
+) -> float:
+    kept = blocks * block_activation_bytes(config, options)
+    parts = options.virtual_stages
     if first:
-        kept += _between_slices(config, int(config.model.hidden_dropout > 0))
-    if not last:
-        # DeepSpeed keeps a stage's output until backward (compare Korthikanti et al. 2022, appendix B).
-        kept += _between_slices(config, _width(config))
+        kept += _between_slices(config, int(_hidden_dropout(config, options)))
+    if not last or parts > 1:
+        # DeepSpeed keeps a stage's output until backward; Megatron too, unless it is told to free it (compare
+        # Korthikanti et al. 2022, appendix B).
+        kept += parts * _between_slices(config, _width(config))
     again = 0.0
     if config.training.recomputation != "none":
         # Backward rebuilds one block at a time.
-        again = _working_set(config, with_scores=True) - block_activation_bytes(config)
+        again = _working_set(config, options, with_scores=True) - block_activation_bytes(config, options)
     return in_flight * kept + again
 
 
-def _working_set(config: TrainConfig, *, with_scores: bool) -> float:
+def _working_set(config: TrainConfig, options: PlanOptions, *, with_scores: bool) -> float:
     """Bytes of one block's activations when all are kept, or all but those of core attention."""
     model, t = config.model, config.layout.tensor_parallel_size
-    between = _between_slices(config, 4 * _width(config) + 2 * int(model.hidden_dropout > 0))
+    between = _between_slices(config, 4 * _width(config) + 2 * int(_hidden_dropout(config, options)))
     within = _hidden_elements(config) * 12 * _width(config) / t
-    if not with_scores or model.attention_dropout == 0:
+    fused = options.software.fused_attention
+    if not with_scores or (fused and model.attention_dropout == 0):
         return between + within
     scores = config.training.micro_batch_size * model.num_attention_heads * model.sequence_length**2
-    return between + within + scores * (4 + _width(config) + 1) / t
+    # The softmax, its mask and what dropout makes of it.
+    softmax = 4 if fused else _width(config)
+    return between + within + scores * (softmax + _width(config) + 1) / t
+
+
+def _hidden_dropout(config: TrainConfig, options: PlanOptions) -> bool:
+    return options.software.dropout or config.model.hidden_dropout > 0
 
 
 def _between_slices(config: TrainConfig, bytes_an_element: int) -> float:
@@ -115,17 +134,21 @@ def _between_slices(config: TrainConfig, bytes_an_element: int) -> float:
     return _hidden_elements(config) * bytes_an_element / share
 
 
-def _head_bytes(config: TrainConfig) -> float:
-    """Final LayerNorm's input; the head's input and its gradient; the weight's gradient; a portion of the logits."""
+def _head_bytes(config: TrainConfig, options: PlanOptions) -> float:
+    """Final LayerNorm's input; the head's input and its gradient; the weight's gradient; a portion of the logits.
+
+    Megatron's loss has all logits at once, and their softmax in fp32.
+    """
     model, t = config.model, config.layout.tensor_parallel_size
     rows = model.padded_vocab_size(t) // t
     logits = config.training.micro_batch_size * model.sequence_length * rows
+    chunked = options.software.fused_attention
     return (
         _between_slices(config, _width(config))
         + 2 * _hidden_elements(config) * _width(config)
         + rows * model.hidden_size * _width(config)
-        + min(logits, LOGITS_AT_ONCE) * _width(config)
-        + min(logits, FP32_LOGITS_AT_ONCE) * 4
+        + min(logits, LOGITS_AT_ONCE if chunked else logits) * _width(config)
+        + min(logits, FP32_LOGITS_AT_ONCE if chunked else logits) * 4
     )
 
 

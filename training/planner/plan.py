@@ -14,6 +14,8 @@ from training.model.tensors import parameter_count
 from training.planner.cluster import Cluster
 from training.planner.flops import hardware_flops
 from training.planner.memory import StageMemory, stage_memories
+from training.planner.options import PlanOptions
+from training.planner.planned import Planned
 from training.schedule import batch_sizes, total_steps
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -42,7 +44,8 @@ def print_plan(config: TrainConfig, cluster: Cluster, console: Console) -> None:
     """
     num_nodes = cluster.nodes_of(config.layout)
     memories = stage_memories(config)
-    _print_rows({**_summary(config), **_schedule(config), **_placement(config, cluster, num_nodes)}, console)
+    placed = {**_placement(config, cluster, num_nodes), **_times(config, cluster)}
+    _print_rows({**_summary(config), **_schedule(config), **placed}, console)
     console.print()
     console.print(_stage_table(config, cluster, memories))
     unit, _ = _unit(memories)
@@ -94,6 +97,19 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
     )
     rows["compute"] = f"{step:.3g} FLOPs a step, {whole:.3g} in all, recomputation {training.recomputation}"
     return rows
+
+
+def _times(config: TrainConfig, cluster: Cluster) -> dict[str, str]:
+    """The planned time of a full batch, where the cluster's figures are known; `mtnlg plan` says where it goes."""
+    if not cluster.timed:
+        return {}
+    planned = Planned(config, PlanOptions(), cluster)
+    iteration = planned.iteration
+    days = planned.days(config.training.train_tokens)
+    return {
+        "step": f"{iteration.seconds:.3g} s planned, {iteration.tflops:.3g} TFLOP/s a GPU, bubble "
+        f"{iteration.bubble:.1%}; the run {days:.3g} days"
+    }
 
 
 def _placement(config: TrainConfig, cluster: Cluster, num_nodes: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from training.model.config import ModelConfig
@@ -43,9 +44,14 @@ def _best_last_cut(
 
 def stage_layers(model: ModelConfig, num_stages: int) -> list[range]:
     """The numbers of the pipeline layers of each stage (see `layer_kinds`), blocks spread evenly."""
-    kinds = layer_kinds(model)
-    bounds = partition_balanced([int(kind is LayerKind.BLOCK) for kind in kinds], num_stages)
-    return [range(first, last) for first, last in pairwise(bounds)]
+    weights = tuple(int(kind is LayerKind.BLOCK) for kind in layer_kinds(model))
+    return [range(first, last) for first, last in pairwise(_bounds(weights, num_stages))]
+
+
+@lru_cache(maxsize=256)
+def _bounds(weights: tuple[int, ...], num_parts: int) -> tuple[int, ...]:
+    # A search asks for the same stages hundreds of times.
+    return tuple(partition_balanced(weights, num_parts))
 
 
 def count_blocks(model: ModelConfig, layers: range) -> int:
@@ -60,11 +66,14 @@ def rank_parameters(model: ModelConfig, layout: Layout, layers: range) -> int:
     A last stage without the word embedding holds a second copy of its slice: the tied head.
     """
     owners = list(layers)
-    head = len(layer_kinds(model)) - 1
-    if head in layers and 0 not in layers:
+    kinds = layer_kinds(model)
+    if len(kinds) - 1 in layers and 0 not in layers:
         owners.append(0)
-    return sum(
-        math.prod(spec.slice_shape(model, layout.tensor_parallel_size))
-        for layer in owners
-        for spec in layer_tensors(model, layer)
-    )
+    # All blocks are alike.
+    like = [kinds.index(kinds[layer]) for layer in owners]
+    return sum(_layer_parameters(model, layout.tensor_parallel_size, layer) for layer in like)
+
+
+@lru_cache(maxsize=1024)
+def _layer_parameters(model: ModelConfig, tensor_parallel_size: int, layer: int) -> int:
+    return sum(math.prod(spec.slice_shape(model, tensor_parallel_size)) for spec in layer_tensors(model, layer))

@@ -26,7 +26,10 @@ _ZERO = np.uint64(0)
 
 
 def _compiled(function: Function) -> Function:
-    return cast(Function, njit(nogil=True, cache=True)(function))
+    try:
+        return cast(Function, njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # no folder for the cache can be written
+        return cast(Function, njit(nogil=True)(function))
 
 
 @_compiled

@@ -1,6 +1,7 @@
 """Stage 5: fuzzy deduplication as the paper's (Smith et al. 2022, section 2.2), with exact verification."""
 
 import shutil
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +52,14 @@ class Deduplicate(ShardStage):
         self._priority = {dataset.name: place for place, dataset in enumerate(config.datasets)}
 
     def identity(self) -> dict[str, Any]:
-        """The settings, the seed of the permutations, and the datasets' order of priority."""
-        settings = self._config.model_dump(mode="json")
-        return {**settings, "seed": self._seed, "priority": list(self._priority), "algorithm": _ALGORITHM}
+        """The settings, the seed of the hashes, the datasets' order of priority, and what decides which are letters."""
+        return {
+            **self._config.model_dump(mode="json"),
+            "seed": self._seed,
+            "priority": list(self._priority),
+            "unicode": unicodedata.unidata_version,
+            "algorithm": _ALGORITHM,
+        }
 
     def run(self, work: Work) -> None:
         """As every stage of shards; a small input by threads."""

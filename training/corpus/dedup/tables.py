@@ -106,10 +106,10 @@ def _beginnings(signatures: Signatures, documents: Integers) -> list[str]:
     texts: list[str] = []
     for number, rows in signatures.by_shard(documents):
         with pq.ParquetFile(signatures.shards[number].path) as file:
-            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            ends = np.cumsum(sizes)
-            for row in rows.tolist():
-                group = int(np.searchsorted(ends, row, side="right"))
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            groups = np.searchsorted(ends, rows, side="right")
+            for group in np.unique(groups).tolist():  # each is decompressed once
                 column = file.read_row_group(group, columns=["text"])["text"]
-                texts.append(column[row - int(ends[group]) + sizes[group]].as_py()[:SHOWN_CHARACTERS])
+                within = rows[groups == group] - (ends[group] - len(column))
+                texts += [text[:SHOWN_CHARACTERS] for text in column.take(pa.array(within)).to_pylist()]
     return texts

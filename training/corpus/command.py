@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from training.corpus.libraries import need_libraries
 from training.corpus.quality.command import train_classifier_command
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ def build_command(
 
     Example: mtnlg corpus build configs/corpus/demo.yaml
     """
+    need_libraries()
     from training.corpus.run import build_corpus
 
     build_corpus(config, overrides or [], stage=stage, dry_run=dry_run, ray_address=ray, workers=workers)
@@ -74,6 +76,7 @@ def report_command(
 
     Example: mtnlg corpus report runs/corpus
     """
+    need_libraries()
     from training.corpus.report.page import write_report
 
     write_report(out)
@@ -85,6 +88,7 @@ def blend_command(config: _Config, overrides: _Overrides = None) -> None:
 
     Example: mtnlg corpus blend configs/corpus/mt-nlg.yaml
     """
+    need_libraries()
     from training.corpus.blend import print_plan
     from training.corpus.run import load_corpus
 

@@ -9,6 +9,7 @@ import yaml
 
 from foundation.errors import UserError
 from tests.training.corpus.source_files import write_lines
+from training.corpus.command import build_command
 from training.corpus.run import build_corpus
 
 
@@ -59,3 +60,9 @@ def test_the_command_line_ends_with_one_line_and_status_2(configuration: Path) -
     assert result.returncode == 2
     assert result.stderr.startswith("mtnlg: dataset web: no file or folder at ")
     assert "did you mean" in result.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.corpus.libraries._NEEDED", ("pyarrow", "no_such_library"))
+    with pytest.raises(UserError, match=r"a corpus needs no_such_library: pip install 'mtnlg\[corpus\]'"):
+        build_command(Path("corpus.yaml"))

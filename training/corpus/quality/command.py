@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from training.corpus.libraries import need_libraries
+
 
 def train_classifier_command(
     out: Annotated[Path, typer.Argument(help="Folder to write: the model, its curve, a manifest with their SHA-256.")],
@@ -26,6 +28,7 @@ def train_classifier_command(
 
     Example: mtnlg corpus train-classifier runs/classifier --positive wikipedia/ --negative runs/corpus/clean
     """
+    need_libraries()
     from training.corpus.quality.train import settings_from, train_from_files
 
     train_from_files(out, positive, negative, settings_from(overrides or []), seed)

@@ -28,9 +28,9 @@ from training.planner.memory import (
     FP32_LOGITS_AT_ONCE,
     LOGITS_AT_ONCE,
     block_activation_bytes,
-    micro_batches_in_flight,
     stage_memories,
 )
+from training.planner.schedule import in_flight
 from training.planner.stages import count_blocks, partition_balanced, rank_parameters, stage_layers
 
 PAPER_RUN = CONFIG_ROOT / "train" / "mt-nlg-530b.yaml"
@@ -126,7 +126,7 @@ def test_micro_batches_in_flight_are_those_of_deepspeed_s_schedule(stages: int, 
             for command in commands:
                 flying += isinstance(command, ForwardPass) - isinstance(command, BackwardPass)
                 most = max(most, flying)
-        assert micro_batches_in_flight(stages, stage, micro_batches) == most
+        assert in_flight(stages, stage, micro_batches) == most
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from foundation.files import read_json, write_json
 from foundation.manifest import FileRecord, read_manifest
 from training.corpus.documents import DOCUMENTS, DROPPED
 from training.corpus.parquet import content_bytes, read_parquet, write_parquet
-from training.corpus.stage import Outcome, Shard, ShardStage, Work
+from training.corpus.stage import Outcome, Shard, ShardStage, Work, shard_item, shard_of
 
 SCRATCH = "scratch"
 RECORDS = "records"
@@ -38,7 +38,7 @@ def run_shards(stage: ShardStage, work: Work) -> None:
         return
     stage.prepare(work, _scratch(work.folder, scratch_key))
     pending.sort(key=lambda shard: -shard.path.stat().st_size)
-    items = [_item(shard, keys[shard]) for shard in pending]
+    items = [shard_item(shard, key=keys[shard]) for shard in pending]
     rows = {shard: pq.read_metadata(shard.path).num_rows for shard in work.shards}
     total = sum(rows.values())
     done = total - sum(rows[shard] for shard in pending)
@@ -62,7 +62,7 @@ class ShardWorker:
     def __call__(self, item: str) -> str:
         """Do the shard that `item` names."""
         values = json.loads(item)
-        shard = Shard(values["dataset"], values["name"], Path(values["path"]))
+        shard = shard_of(item)
         if self._apply is None:
             self._apply = self.stage.open(self.folder / SCRATCH)
         table = read_parquet(shard.path)
@@ -195,10 +195,6 @@ def _input_hashes(shards: Sequence[Shard]) -> dict[Shard, str]:
         known = manifest.files.get(f"{shard.dataset}/{shard.path.name}") if manifest else None
         hashes[shard] = (known or FileRecord.of(shard.path)).sha256
     return hashes
-
-
-def _item(shard: Shard, key: str) -> str:
-    return json.dumps({"dataset": shard.dataset, "name": shard.name, "path": str(shard.path), "key": key})
 
 
 def shard_records(folder: Path) -> Iterator[tuple[Shard, dict[str, Any]]]:

@@ -1,5 +1,6 @@
 """What a stage of the pipeline is; the pipeline itself knows nothing of what stages do."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,17 @@ class Shard:
     dataset: str
     name: str
     path: Path
+
+
+def shard_item(shard: Shard, **more: Any) -> str:
+    """A shard as an engine's item; `shard_of` reads it back."""
+    return json.dumps({"dataset": shard.dataset, "name": shard.name, "path": str(shard.path), **more})
+
+
+def shard_of(item: str) -> Shard:
+    """The shard that an item names."""
+    values = json.loads(item)
+    return Shard(values["dataset"], values["name"], Path(values["path"]))
 
 
 @dataclass

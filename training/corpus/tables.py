@@ -10,7 +10,7 @@ from training.corpus.documents import DOCUMENTS, DROPPED
 from training.corpus.stage import Outcome
 
 # Of a dropped document's text: enough for people to see what it was.
-_SHOWN_CHARACTERS = 2000
+SHOWN_CHARACTERS = 2000
 
 
 class Sieve:
@@ -29,7 +29,7 @@ class Sieve:
     def drop(self, document: Mapping[str, Any], rule: str, detail: str = "", text: str | None = None) -> None:
         """`document` ends here, by `rule`; `text` is cut to what people want to see."""
         self.counts[f"rule: {rule}"] += 1
-        shown = None if text is None else text[:_SHOWN_CHARACTERS]
+        shown = None if text is None else text[:SHOWN_CHARACTERS]
         self._dropped.append({"id": document["id"], "rule": rule, "detail": detail or None, "text": shown})
 
     def outcome(self, side: Mapping[str, pa.Table] | None = None) -> Outcome:

@@ -1,7 +1,6 @@
 """Stage 7: documents to GPT-2's tokens in Megatron's .bin and .idx, a folder a dataset, with a validation split."""
 
 import contextlib
-import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -19,8 +18,9 @@ from foundation.files import fsync_folder, read_json, sha256_file, write_bytes, 
 from foundation.formats import TOKENS
 from foundation.manifest import read_manifest, write_manifest
 from foundation.tokenizer import TokenizerFiles, find_tokenizer_files
+from training.corpus.arrays import write_array
 from training.corpus.parquet import content_bytes, read_parquet
-from training.corpus.stage import Shard, Stage, Work
+from training.corpus.stage import Shard, Stage, Work, shard_item, shard_of
 from training.data.encoder import Encoder, TokenIds, open_encoder
 from training.data.prepare import SPLITS, TOKENIZER_FOLDER, copy_tokenizer, held_out
 from training.data.token_writer import TokenWriter, token_dtype
@@ -72,7 +72,7 @@ class Tokenise(Stage):
         done = total - sum(shard.path.stat().st_size for shard in pending)
         work.report("Parquet bytes", done, total)
         sizes = sorted(((shard.path.stat().st_size, shard) for shard in pending), key=lambda pair: -pair[0])
-        for answer in work.engine.map(make, [_item(shard) for _, shard in sizes]):
+        for answer in work.engine.map(make, [shard_item(shard) for _, shard in sizes]):
             done += int(json.loads(answer))
             work.report("Parquet bytes", done, total)
         for name in unfinished:
@@ -99,8 +99,7 @@ class MakeParts:
 
     def __call__(self, item: str) -> str:
         """The size of the shard's file, as JSON."""
-        values = json.loads(item)
-        shard = Shard(values["dataset"], values["name"], Path(values["path"]))
+        shard = shard_of(item)
         table = read_parquet(shard.path, ["id", "text"])
         encoder = _encoder(self.files)
         found: dict[str, list[TokenIds]] = {split: [] for split in SPLITS}
@@ -115,9 +114,7 @@ class MakeParts:
             joined = np.concatenate([np.empty(0, dtype=np.uint32), *documents])
             write_bytes(tokens_path, joined.astype(dtype).tobytes())
             lengths = np.array([len(document) for document in documents], dtype=np.int32)
-            sink = io.BytesIO()
-            np.save(sink, lengths)
-            write_bytes(lengths_path, sink.getvalue())
+            write_array(lengths_path, lengths)
         record = {"documents": len(table), "bytes": content_bytes(table)}
         write_json(_record_path(self.parts, shard), record)
         return json.dumps(shard.path.stat().st_size)
@@ -186,7 +183,3 @@ def _part_paths(parts: Path, shard: Shard, split: str) -> tuple[Path, Path]:
 
 def _record_path(parts: Path, shard: Shard) -> Path:
     return parts / shard.dataset / f"{shard.name}.json"
-
-
-def _item(shard: Shard) -> str:
-    return json.dumps({"dataset": shard.dataset, "name": shard.name, "path": str(shard.path)})

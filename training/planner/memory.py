@@ -75,11 +75,6 @@ def stage_memories(config: TrainConfig, options: PlanOptions | None = None) -> l
     return memories
 
 
-def micro_batches_in_flight(num_stages: int, stage: int, micro_batches: int) -> int:
-    """Micro-batches whose activations a stage holds at most, under 1F1B (Narayanan et al. 2021, section 2.2.1)."""
-    return in_flight(num_stages, stage, micro_batches)
-
-
 def block_activation_bytes(config: TrainConfig, options: PlanOptions | None = None) -> float:
     """Bytes a rank keeps of one block and micro-batch for backward (Korthikanti et al. 2022, table 2).
 

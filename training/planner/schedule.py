@@ -27,7 +27,10 @@ def order_of_work(stages: int, stage: int, micro_batches: int, parts: int = 1) -
 
 
 def in_flight(stages: int, stage: int, micro_batches: int, parts: int = 1) -> int:
-    """Most forward passes that a stage is ahead of its backward passes, each of one of its parts."""
+    """Most forward passes that a stage is ahead of its backward passes, each of one of its parts.
+
+    Of 1F1B the micro-batches whose activations it holds (Narayanan et al. 2021, section 2.2.1).
+    """
     return min(_warm_up(stages, stage, micro_batches, parts) + 1, micro_batches * parts)
 
 

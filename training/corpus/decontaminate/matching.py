@@ -1,6 +1,5 @@
 """The tasks' n-grams found in a shard, kept in a file; and which of them are too common to be contamination."""
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foundation.files import write_bytes
+from training.corpus.arrays import write_array
 from training.corpus.decontaminate.config import DecontaminateConfig
 from training.corpus.decontaminate.ngrams import Match, NgramIndex, read_texts
 from training.corpus.parquet import read_parquet, write_parquet
-from training.corpus.stage import Shard
+from training.corpus.stage import Shard, shard_of
 
 COMMON = "common.npy"
 COMMON_TABLE = "common.parquet"
@@ -56,8 +56,7 @@ class FindMatches:
 
     def __call__(self, item: str) -> str:
         """The number of documents of the shard, as JSON."""
-        values = json.loads(item)
-        shard = Shard(values["dataset"], values["name"], Path(values["path"]))
+        shard = shard_of(item)
         texts = read_parquet(shard.path, ["text"])["text"]
         index = open_index(self.scratch)
         rows = [
@@ -65,7 +64,7 @@ class FindMatches:
             for first in range(0, len(texts), _BATCH_DOCUMENTS)
             for document, match in index.search(texts.slice(first, _BATCH_DOCUMENTS).to_pylist())
         ]
-        _write_array(matches_path(self.scratch, shard), np.array(rows, dtype=np.int64).reshape(-1, 4))
+        write_array(matches_path(self.scratch, shard), np.array(rows, dtype=np.int64).reshape(-1, 4))
         return json.dumps(len(texts))
 
 
@@ -100,10 +99,4 @@ def write_common(scratch: Path, shards: Sequence[Shard], common_documents: int) 
     table.sort(key=lambda row: (-row["documents"], row["ngram"]))
     schema = pa.schema([("ngram", pa.string()), ("task", pa.string()), ("documents", pa.int64())])
     write_parquet(pa.Table.from_pylist(table, schema=schema), scratch / COMMON_TABLE)
-    _write_array(scratch / COMMON, common)
-
-
-def _write_array(path: Path, array: npt.NDArray[np.int64]) -> None:
-    sink = io.BytesIO()
-    np.save(sink, array)
-    write_bytes(path, sink.getvalue())
+    write_array(scratch / COMMON, common)

@@ -1,6 +1,5 @@
 """Stage 6: what the evaluation tasks' texts share with the documents is cut out, and every cut is written down."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,8 @@ from training.corpus.decontaminate.matching import (
     write_common,
 )
 from training.corpus.documents import DOCUMENTS, DROPPED
-from training.corpus.stage import Outcome, Shard, ShardStage, Work
+from training.corpus.stage import Outcome, Shard, ShardStage, Work, shard_item
+from training.corpus.tables import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
     from training.corpus.config import CorpusConfig
@@ -42,9 +42,6 @@ CUTS = pa.schema(
         pa.field("removed", pa.large_string(), nullable=False),
     ]
 )
-
-# Of a dropped document's text, enough to see what it was.
-_SHOWN_CHARACTERS = 2000
 
 
 class Decontaminate(ShardStage):
@@ -69,7 +66,7 @@ class Decontaminate(ShardStage):
             return
         make_index(self._config, scratch)
         pending = [shard for shard in work.shards if not matches_path(scratch, shard).is_file()]
-        items = [json.dumps({"dataset": s.dataset, "name": s.name, "path": str(s.path)}) for s in pending]
+        items = [shard_item(shard) for shard in pending]
         done = len(work.shards) - len(pending)
         work.report("shards searched", done, len(work.shards))
         for _ in work.engine.map(FindMatches(scratch), items):
@@ -132,7 +129,7 @@ class Cutter:
             return [{**document, "id": f"{document['id']}#{n}", "text": text} for n, text in enumerate(left, 1)], []
         counts[f"rule: {rule}"] += 1
         detail = f"{len(cuts)} cut{'' if len(cuts) == 1 else 's'}: {self._describe(document, cuts[0])['ngram']}"
-        shown = document["text"][:_SHOWN_CHARACTERS]
+        shown = document["text"][:SHOWN_CHARACTERS]
         return [], [{"id": document["id"], "rule": rule, "detail": detail, "text": shown}]
 
     def _describe(self, document: dict[str, Any], cut: Cut) -> dict[str, Any]:

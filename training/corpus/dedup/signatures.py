@@ -1,6 +1,5 @@
 """What is computed of every document by itself: its bands' keys and a hash of its words."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from foundation.files import write_bytes
 from training.corpus.dedup.config import DeduplicateConfig
 from training.corpus.dedup.words import letters, text_buffers
 from training.corpus.parquet import read_parquet
-from training.corpus.stage import Shard
+from training.corpus.stage import Shard, shard_of
 
 Integers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -116,17 +115,6 @@ def band_places(config: DeduplicateConfig) -> Integers:
     places = [band * config.rows + row]
     places += [row * config.bands + (band + turn * row) % config.bands for turn in range(config.arrangements - 1)]
     return np.concatenate(places).astype(np.int64)
-
-
-def shard_item(shard: Shard, **more: Any) -> str:
-    """A shard as an engine's item; `shard_of` reads it back."""
-    return json.dumps({"dataset": shard.dataset, "name": shard.name, "path": str(shard.path), **more})
-
-
-def shard_of(item: str) -> Shard:
-    """The shard that an item names."""
-    values = json.loads(item)
-    return Shard(values["dataset"], values["name"], Path(values["path"]))
 
 
 def signature_path(folder: Path, shard: Shard) -> Path:

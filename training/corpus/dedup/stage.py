@@ -14,10 +14,9 @@ from foundation.files import write_json
 from training.corpus.dedup.candidates import find_candidates
 from training.corpus.dedup.clusters import connect
 from training.corpus.dedup.config import DeduplicateConfig
-from training.corpus.dedup.signatures import Sign, Signatures, shard_item
+from training.corpus.dedup.signatures import Sign, Signatures
 from training.corpus.dedup.spread import near, spread
 from training.corpus.dedup.tables import (
-    SHOWN_CHARACTERS,
     cluster_table,
     drop_path,
     example_table,
@@ -28,7 +27,8 @@ from training.corpus.dedup.tables import (
 from training.corpus.dedup.verification import collect_sets, compare
 from training.corpus.documents import DROPPED
 from training.corpus.parquet import read_parquet, write_parquet
-from training.corpus.stage import Outcome, Shard, ShardStage, Work
+from training.corpus.stage import Outcome, Shard, ShardStage, Work, shard_item
+from training.corpus.tables import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
     from training.corpus.config import CorpusConfig

@@ -12,9 +12,9 @@ from training.corpus.dedup.clusters import Clusters
 from training.corpus.dedup.signatures import Integers, Signatures
 from training.corpus.parquet import write_parquet
 from training.corpus.stage import Shard
+from training.corpus.tables import SHOWN_CHARACTERS
 
 EXACT, NEAR = "exact duplicate", "near duplicate"
-SHOWN_CHARACTERS = 2000
 
 
 def cluster_table(clusters: Clusters, signatures: Signatures) -> pa.Table:

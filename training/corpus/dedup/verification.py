@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foundation.files import write_bytes
+from training.corpus.arrays import write_array
 from training.corpus.dedup.candidates import Candidates
 from training.corpus.dedup.config import DeduplicateConfig
-from training.corpus.dedup.signatures import Hashes, Integers, Signatures, shard_item, shard_of
+from training.corpus.dedup.signatures import Hashes, Integers, Signatures
 from training.corpus.dedup.spread import spread
 from training.corpus.dedup.words import letters, text_buffers
 from training.corpus.parquet import read_parquet
-from training.corpus.stage import Shard, Work
+from training.corpus.stage import Shard, Work, shard_item, shard_of
 
 _ROWS = "rows.npy"
 
@@ -62,7 +63,7 @@ def collect_sets(work: Work, folder: Path, signatures: Signatures, documents: In
     """The sets of `documents`, in their order. They lie in a file mapped into memory: 8 bytes an n-gram."""
     order = np.argsort(documents)
     parts = signatures.by_shard(documents[order])
-    _save_array(folder / _ROWS, np.concatenate([rows for _, rows in parts]) if parts else np.zeros(0, np.int64))
+    write_array(folder / _ROWS, np.concatenate([rows for _, rows in parts]) if parts else np.zeros(0, np.int64))
     items, begin = [], 0
     for number, rows in parts:
         items.append(shard_item(signatures.shards[number], begin=begin, end=begin + len(rows)))
@@ -95,12 +96,6 @@ def compare(candidates: Candidates, sets: NgramSets, config: DeduplicateConfig) 
 
 def _sets_path(folder: Path, shard: Shard) -> Path:
     return folder / shard.dataset / f"{shard.name}.npz"
-
-
-def _save_array(path: Path, array: Integers) -> None:
-    sink = io.BytesIO()
-    np.save(sink, array)
-    write_bytes(path, sink.getvalue())
 
 
 def _mapped(path: Path, size: int) -> Hashes:

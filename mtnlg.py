@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evaluation.command import app as evaluate_app
+from foundation.cache_command import app as cache_app
 from foundation.dtypes import Dtype
 from foundation.errors import UserError
 from serving.command import add_commands as add_serving_commands
@@ -32,6 +33,7 @@ checkpoint_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints of 
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(plan_app, name="plan")
+app.add_typer(cache_app, name="cache")
 add_serving_commands(app)
 
 

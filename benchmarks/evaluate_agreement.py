@@ -22,8 +22,8 @@ from benchmarks.common import Bar, write_result
 from benchmarks.evaluate import load
 from benchmarks.evaluation_ways import OURS, Cell, Scored, make_cell, opened
 from benchmarks.smollm2 import smollm2_folder
+from foundation.cache import cache_folder
 from foundation.files import read_json, write_json
-from foundation.packages import cache_folder
 
 _REFERENCE = "lm-eval hf"
 _TASKS = "boolq,piqa,hellaswag,winogrande"

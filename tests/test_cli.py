@@ -33,7 +33,7 @@ def test_help_names_every_verb() -> None:
 
 VERBS = ["data prepare", "train", "convert", "evaluate", "evaluate compare", "evaluate gate", "evaluate rescore"]
 VERBS += ["serve", "generate", "keys add", "keys list", "keys revoke", "runs compare"]
-VERBS += ["checkpoint inspect", "checkpoint verify", "checkpoint diff"]
+VERBS += ["checkpoint inspect", "checkpoint verify", "checkpoint diff", "cache list", "cache remove"]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -11,6 +11,7 @@ from evaluation.command import app as evaluate_app
 from foundation.cache_command import app as cache_app
 from foundation.dtypes import Dtype
 from foundation.errors import UserError
+from foundation.heap import set_heap_aside
 from serving.command import add_commands as add_serving_commands
 from training.corpus.command import app as corpus_app
 from training.planner.command import app as plan_app
@@ -263,6 +264,9 @@ def main() -> None:
     except KeyboardInterrupt:
         print("mtnlg: interrupted", file=sys.stderr)
         sys.exit(130)
+    finally:
+        # The interpreter would look through every library three times more before it ends.
+        set_heap_aside()
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import collections
-import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from foundation.errors import UserError, one_line
+from foundation.heap import set_heap_aside
 from foundation.vllm_environment import shared_memory_of
 from serving.app import ServerState
 from serving.engine import Engine, engine_facts, make_token, note_outputs, openai_app, start_engine
@@ -55,7 +55,8 @@ class Supervisor:
             raise UserError(f"the engine makes no token: {one_line(error)}") from error
         state.note_token()
         state.facts = engine_facts(engine, self._options)
-        _set_heap_aside()
+        # A collection of all that starting makes would hold up every request, as vLLM's own server knows too.
+        set_heap_aside(anew=True)
         state.openai = openai
 
     async def watch(self) -> None:
@@ -128,13 +129,3 @@ class Supervisor:
             self._deaths.popleft()
         if len(self._deaths) > self._restarts:
             raise UserError(str(death)) from death
-
-
-def _set_heap_aside() -> None:
-    """Keep what starting has made out of garbage collections: one of the whole heap holds up every request.
-
-    What an engine before this one left is collected first. vLLM's own server does it when its application starts.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()

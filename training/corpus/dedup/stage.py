@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foundation.files import write_json
+from foundation.heap import few_collections
 from training.corpus.dedup.candidates import find_candidates
 from training.corpus.dedup.clusters import connect
 from training.corpus.dedup.config import DeduplicateConfig
@@ -63,7 +64,8 @@ class Deduplicate(ShardStage):
 
     def run(self, work: Work) -> None:
         """As every stage of shards; a small input by threads."""
-        super().run(near(work))
+        with few_collections():
+            super().run(near(work))
 
     def prepare(self, work: Work, scratch: Path) -> None:
         """Find the clusters. Signatures and sets, a file a shard, outlive a kill and go when the tables are written."""

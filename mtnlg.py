@@ -141,17 +141,24 @@ def runs_compare(
     compare(runs, out)
 
 
+_To = Annotated[
+    Target,
+    typer.Option(
+        help="hf: GPT-2 safetensors. vllm: sharded_state, files for each slice. training: this project's own, "
+        "at another layout, optimizer included. megatron: Megatron-LM's mp_rank_* files."
+    ),
+]
+_VocabSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens of a Megatron SOURCE, without padding rows. Default: its arguments', or all."),
+]
+
+
 @app.command("convert")
 def convert_command(
     source: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or (with --dry-run) a configuration.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; for --to training a run folder.")],
-    to: Annotated[
-        Target,
-        typer.Option(
-            help="hf: GPT-2 safetensors. vllm: sharded_state, files for each slice. training: this project's own, "
-            "at another layout, optimizer included. megatron: Megatron-LM's mp_rank_* files."
-        ),
-    ],
+    to: _To,
     tensor_parallel_size: Annotated[
         int | None, typer.Option("--tensor-parallel-size", "-t", min=1, help="Slices. Default: 1, or the source's.")
     ] = None,
@@ -164,10 +171,7 @@ def convert_command(
     dtype: Annotated[
         Dtype | None, typer.Option(help="Default: as stored. float32: the optimizer's masters where there are any.")
     ] = None,
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of a Megatron SOURCE, without padding rows. Default: its arguments', or all."),
-    ] = None,
+    vocab_size: _VocabSize = None,
     num_attention_heads: Annotated[
         int | None, typer.Option(min=1, help="Of a Megatron SOURCE saved without its arguments.")
     ] = None,

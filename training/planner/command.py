@@ -5,27 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from foundation.command_line import RunByDefault
 from foundation.errors import UserError
 
 if TYPE_CHECKING:
     from training.planner.planned import Planned
     from training.planner.request import Request
 
-_DEFAULT = "run"
 _FORMATS = (".png", ".svg", ".pdf")
-
-
-class _RunByDefault(TyperGroup):
-    """`plan MODEL ...` means `plan run MODEL ...`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default verb before anything that is no verb."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [_DEFAULT, *args]
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
 
 
 class Recompute(str, Enum):
@@ -46,7 +34,7 @@ class EngineChoice(str, Enum):
 
 
 app = typer.Typer(
-    cls=_RunByDefault,
+    cls=RunByDefault,
     no_args_is_help=True,
     help="Plan a run on paper: memory, time and cost of a layout, or the best layout. No GPU, no torch.\n\n"
     "`mtnlg plan MODEL ...` is short for `mtnlg plan run MODEL ...`; the options are in `mtnlg plan run --help`.\n\n"
@@ -54,15 +42,32 @@ app = typer.Typer(
 )
 
 
+_Layout = Annotated[
+    str | None,
+    typer.Option(help="tensor,pipeline,data; without data as many replicas as fill the nodes.", metavar="T,P[,D]"),
+]
+_Engine = Annotated[
+    EngineChoice | None,
+    typer.Option(
+        help="Whose software: mtnlg (this project), deepspeed (MT-NLG's), megatron-2021 (Narayanan et al.), "
+        "megatron-2022 (Korthikanti et al.). Default: the cluster's, or of a training configuration mtnlg."
+    ),
+]
+_Tokens = Annotated[
+    str | None,
+    typer.Option(help="Token budget, such as 270B, for days and GPU-hours. Default: the configuration's."),
+]
+_VirtualStages = Annotated[
+    int, typer.Option(min=1, help="Parts of the model a rank: interleaved 1F1B. Needs a megatron engine.")
+]
+
+
 @app.command("run")
 def run_command(
     model: Annotated[str, typer.Argument(help="A name in configs/model/ or configs/train/, or such a file.")],
     cluster: Annotated[str, typer.Option(help="A name in configs/cluster/, such as selene, or a file.")] = "selene",
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes to use. Default: what the layout takes.")] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(help="tensor,pipeline,data; without data as many replicas as fill the nodes.", metavar="T,P[,D]"),
-    ] = None,
+    layout: _Layout = None,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Samples an iteration. Default: the configuration's.")
     ] = None,
@@ -71,21 +76,10 @@ def run_command(
     sequence_parallel: Annotated[
         bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: the configuration's.")
     ] = None,
-    virtual_stages: Annotated[
-        int, typer.Option(min=1, help="Parts of the model a rank: interleaved 1F1B. Needs a megatron engine.")
-    ] = 1,
-    engine: Annotated[
-        EngineChoice | None,
-        typer.Option(
-            help="Whose software: mtnlg (this project), deepspeed (MT-NLG's), megatron-2021 (Narayanan et al.), "
-            "megatron-2022 (Korthikanti et al.). Default: the cluster's, or of a training configuration mtnlg."
-        ),
-    ] = None,
+    virtual_stages: _VirtualStages = 1,
+    engine: _Engine = None,
     zero: Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO's stage. Default: the engine's.")] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="Token budget, such as 270B, for days and GPU-hours. Default: the configuration's."),
-    ] = None,
+    tokens: _Tokens = None,
     search: Annotated[bool, typer.Option("--search", help="Every layout that fits the nodes, and the best.")] = False,
     what_if: Annotated[
         list[str] | None, typer.Option(help="Beside the plan one with this changed, such as tp=4. May be repeated.")
@@ -100,38 +94,26 @@ def run_command(
     Example: mtnlg plan mt-nlg-530b --nodes 420 --batch 1920 --search
     """
     from training.planner.cluster import load_cluster
-    from training.planner.request import Request, load_model, parse_layout, parse_tokens
+    from training.planner.request import is_model_alone, load_model, parse_tokens, request_of
 
     for path in (out, trace.with_suffix(".png") if trace else None):
         _check_picture(path)
-    base, machines = load_model(model), load_cluster(cluster, None, None)
-    alone = base.training.train_tokens == 1
-    if batch is None and alone:
-        raise UserError("--batch: how many samples an iteration? MT-NLG's had 1920")
-    own = base.layout
-    if layout is None and alone and not search:
-        raise UserError("give --layout T,P,D, or --search to find one")
-    tensor, pipeline, data = (
-        parse_layout(layout)
-        if layout
-        else (own.tensor_parallel_size, own.pipeline_parallel_size, None if nodes else own.data_parallel_size)
-    )
-    request = Request(
-        base=base,
-        cluster=machines,
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
-        batch=batch or base.training.global_batch_size,
-        micro_batch=micro_batch or base.training.micro_batch_size,
-        recompute=recompute.value if recompute else base.training.recomputation,
-        sequence_parallel=own.sequence_parallel if sequence_parallel is None else sequence_parallel,
+    base = load_model(model)
+    request = request_of(
+        base,
+        load_cluster(cluster, None, None),
+        layout,
+        search=search,
+        batch=batch,
+        micro_batch=micro_batch,
+        recompute=recompute.value if recompute else None,
+        sequence_parallel=sequence_parallel,
         virtual_stages=virtual_stages,
-        engine=engine.value if engine else (machines.engine.value if alone else "mtnlg"),
+        engine=engine.value if engine else None,
         zero=zero,
         nodes=nodes,
     )
-    budget = parse_tokens(tokens) if tokens else (None if alone else base.training.train_tokens)
+    budget = parse_tokens(tokens) if tokens else (None if is_model_alone(base) else base.training.train_tokens)
     if search:
         _search(request, budget, as_json=as_json)
     elif sweep:

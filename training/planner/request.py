@@ -114,6 +114,43 @@ class Request:
         return devices // each
 
 
+def request_of(
+    base: TrainConfig, cluster: Cluster, layout: str | None, *, search: bool, **said: int | str | bool | None
+) -> Request:
+    """The run that is meant: what was `said` (fields of Request; None was not), the rest as the configuration has it.
+
+    Raises UserError where neither says how large a batch is, or (except for a search) how the model is laid out.
+    """
+    alone, own = is_model_alone(base), base.layout
+    if said.get("batch") is None and alone:
+        raise UserError("--batch: how many samples an iteration? MT-NLG's had 1920")
+    if layout is None and alone and not search:
+        raise UserError("give --layout T,P,D, or --search to find one")
+    tensor, pipeline, data = (
+        parse_layout(layout)
+        if layout
+        else (
+            own.tensor_parallel_size,
+            own.pipeline_parallel_size,
+            None if said.get("nodes") else own.data_parallel_size,
+        )
+    )
+    values: dict[str, Any] = {
+        "batch": base.training.global_batch_size,
+        "micro_batch": base.training.micro_batch_size,
+        "recompute": base.training.recomputation,
+        "sequence_parallel": own.sequence_parallel,
+        "engine": cluster.engine.value if alone else EngineName.mtnlg.value,
+    }
+    values |= {name: value for name, value in said.items() if value is not None}
+    return Request(base=base, cluster=cluster, tensor=tensor, pipeline=pipeline, data=data, **values)
+
+
+def is_model_alone(base: TrainConfig) -> bool:
+    """Whether `load_model` found a model, and no training configuration around it."""
+    return base.training.train_tokens == 1
+
+
 def load_model(name: str) -> TrainConfig:
     """The training configuration at `name`, or one around the model of that name or file.
 

@@ -4,9 +4,9 @@
 answer differs. Such a document must be a tie: the two answers' scores lie within the tolerance of each other. What has
 been scored is kept in the work folder, so a run that was stopped goes on, and tasks can be added.
 
-    python -m benchmarks.evaluate_agreement --tasks piqa,boolq       # hours on two cores for all tasks;
+    python -m benchmarks.evaluate_agreement                          # an hour and a half on two cores;
                                                                      # writes benchmarks/results/evaluate_agreement.json
-    python -m benchmarks.evaluate_agreement --tasks piqa --quick     # a try; into another file
+    python -m benchmarks.evaluate_agreement --tasks piqa@0 --quick   # a try, without examples; into another file
 """
 
 import argparse
@@ -26,7 +26,9 @@ from foundation.cache import cache_folder
 from foundation.files import read_json, write_json
 
 _REFERENCE = "lm-eval hf"
-_TASKS = "boolq,piqa,hellaswag,winogrande"
+# RACE's few-shot prompts alone would take lm-eval an hour.
+_TASKS = "boolq,piqa,hellaswag,winogrande,wic,lambada,lambada_cloze,anli_r2,hans,race_h_last@0"
+_SHOTS = "0,2"
 _TOLERANCE = 1e-3
 # Requests scored before the work folder is written: what a stopped run loses.
 _PART = 100
@@ -47,17 +49,20 @@ class Agreement:
 def main() -> None:
     """Score what is missing, compare, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=_TASKS, help=f"comma-separated; default {_TASKS}")
-    parser.add_argument("--shots", default="0,4", help="comma-separated")
+    parser.add_argument(
+        "--tasks", default=_TASKS, help=f"comma-separated, TASK or TASK@SHOTS for one number only; default {_TASKS}"
+    )
+    parser.add_argument("--shots", default=_SHOTS, help=f"comma-separated; default {_SHOTS}")
     parser.add_argument("--documents", type=int, help="documents a task, from the first on; default 200")
     parser.add_argument("--data", type=Path, help="task data, as for mtnlg evaluate")
     parser.add_argument("--work", type=Path, help="where scores are kept; default: in the cache")
     parser.add_argument("--quick", action="store_true", help="a few documents, into another file")
     arguments = parser.parse_args()
     documents = arguments.documents or (4 if arguments.quick else 200)
-    shots = [int(count) for count in arguments.shots.split(",")]
-    tasks = load(arguments.tasks.split(","), shots, arguments.data)
-    cells = [make_cell(task, name, count, documents) for name, task in tasks.items() for count in shots]
+    table = _table(arguments.tasks, arguments.shots)
+    shots = sorted({count for counts in table.values() for count in counts})
+    tasks = load(list(table), shots, arguments.data)
+    cells = [make_cell(tasks[name], name, count, documents) for name, counts in table.items() for count in counts]
     work = arguments.work or cache_folder() / "agreement"
     scores = {way: _scores(way, cells, smollm2_folder(), work / way.replace(" ", "-")) for way in (*OURS, _REFERENCE)}
     found = {
@@ -73,6 +78,12 @@ def main() -> None:
         "ways": {way: {name: asdict(agreement) for name, agreement in every.items()} for way, every in found.items()},
     }
     write_result("evaluate_agreement.quick" if arguments.quick else "evaluate_agreement", result, _bars(found))
+
+
+def _table(tasks: str, shots: str) -> dict[str, list[int]]:
+    """Numbers of examples by task."""
+    split = [item.partition("@") for item in tasks.split(",")]
+    return {name: [int(count) for count in (own or shots).split(",")] for name, _, own in split}
 
 
 def _scores(way: str, cells: Sequence[Cell], folder: Path, work: Path) -> dict[str, list[tuple[float, bool]]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from serving.guard.asgi import Asgi, Headers, Message, Receive, Send, abort_connection, header_values
+from serving.guard.promptly import within
 from serving.guard.record import Record
 from serving.guard.refusal import RESTART_SECONDS, Refused, not_ready
 from serving.guard.settings import Times
@@ -136,14 +137,20 @@ class Exchange:
             self._is_stream = bool(kind) and kind[0].startswith(b"text/event-stream")
             message = {**message, "headers": kept + self.head}
         elif message["type"] == "http.response.body":
-            body = message.get("body", b"")
-            if body:
-                self._mark()
-                if self._is_stream and any(error in body for error in _STREAM_ERRORS):
-                    self._record.reason = "engine_failed" if self._why_unready() else "stream_error"
-                message = {**message, "body": self._usage.passed(body)}
-            self.complete = not message.get("more_body", False)
+            message = self._read(message)
         await self._deliver(message)
+
+    def _read(self, message: Message) -> Message:
+        """Take note of a piece of the body; returns what the client is to get of it."""
+        body = message.get("body", b"")
+        if body:
+            self._mark()
+            if self._is_stream and _tells_error(body):
+                self._record.reason = "engine_failed" if self._why_unready() else "stream_error"
+            passed = self._usage.passed(body)
+            message = message if passed is body else {**message, "body": passed}
+        self.complete = not message.get("more_body", False)
+        return message
 
     def _mark(self) -> None:
         now = self._clock() - self._began
@@ -153,8 +160,7 @@ class Exchange:
 
     async def _deliver(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._times.send_seconds):
-                await self._send(message)
+            await within(self._times.send_seconds, self._send(message))
         except TimeoutError:
             self._record.reason = "slow_reader"
             self._stop.set()
@@ -207,6 +213,10 @@ class Exchange:
         else:
             abort_connection(self._scope)  # a body that is cut short must not look whole
         self.complete = True
+
+
+def _tells_error(piece: bytes) -> bool:
+    return any(map(piece.__contains__, _STREAM_ERRORS))
 
 
 def _engine_failed(reason: str) -> Refused:

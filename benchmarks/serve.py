@@ -2,11 +2,11 @@
 
 The model is SmolLM2-135M (benchmarks/smollm2.py), the engine's options and environment are the same for both. Prompts
 are 64 random tokens, no two alike; answers are always 32. One server runs at a time: in the first round `vllm serve`,
-then ours; in the second the other way round. Each is asked by 1, 8 and 32 clients at a time and by a burst of 256,
-three times over, every measurement after a warm-up. In the last round each is also overloaded: requests come at random
-times at four times the rate at which `vllm serve` answered most, for a minute, and everything that was let in is
-waited for. `vllm serve` lets everything in, so its waits grow with that minute; ours has the default bounds of its
-queue.
+then ours; in the second the other way round; and so on, since the machine's own speed drifts by more than the two
+differ. Each is asked by 1, 8 and 32 clients at a time and by a burst of 256, every measurement after a warm-up. In the
+last round each is also overloaded: requests come at random times at four times the rate at which `vllm serve` answered
+most, for a minute, and everything that was let in is waited for. `vllm serve` lets everything in, so its waits grow
+with that minute; ours has the default bounds of its queue.
 
     python -m benchmarks.serve            # 20 to 25 minutes on two cores; writes benchmarks/results/serve.json
     python -m benchmarks.serve --quick    # a try; writes benchmarks/results/serve.quick.json
@@ -32,7 +32,7 @@ from serving.load.run import run_event_loop
 
 _SHAPE = Shape(prompt_tokens=64, max_tokens=32)
 _WARM_UP = Shape(prompt_tokens=64, max_tokens=8)
-_TURNS_A_START = 3
+_ROUNDS = 6
 _OVERLOAD = 4.0
 _OVERLOAD_SECONDS = 60.0
 _QUICK_OVERLOAD_SECONDS = 20.0
@@ -70,14 +70,13 @@ def main() -> None:
     """Measure both servers in turns and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of fewer requests, into another file")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each server")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="turns of each server")
     parser.add_argument("--overload-seconds", type=float, help="how long requests come at four times the rate")
     arguments = parser.parse_args()
     quick: bool = arguments.quick
     seconds = arguments.overload_seconds or (_QUICK_OVERLOAD_SECONDS if quick else _OVERLOAD_SECONDS)
     levels = [level.smaller() for level in _LEVELS] if quick else list(_LEVELS)
-    rounds, turns = (1, 1) if quick else (arguments.rounds, _TURNS_A_START)
-    bench = _Bench(smollm2_folder(), levels, rounds, turns, seconds)
+    bench = _Bench(smollm2_folder(), levels, 1 if quick else arguments.rounds, seconds)
     with tempfile.TemporaryDirectory() as folder:
         bench.run(Path(folder))
     result = bench.result()
@@ -87,11 +86,10 @@ def main() -> None:
 class _Bench:
     """The turns of one run, and what they gave."""
 
-    def __init__(self, model: Path, levels: Sequence[Level], rounds: int, turns_a_start: int, seconds: float) -> None:
+    def __init__(self, model: Path, levels: Sequence[Level], rounds: int, seconds: float) -> None:
         self._model = model
         self._levels = levels
         self._rounds = rounds
-        self._turns_a_start = turns_a_start
         self._overload_seconds = seconds
         self._rate: float | None = None
         self._ready: dict[str, list[float]] = {OURS: [], PEER: []}
@@ -105,8 +103,7 @@ class _Bench:
                 with served(way, self._model, folder) as server:
                     print(f"round {turn + 1}: {way}, ready after {server.ready_seconds:.0f} s", flush=True)
                     self._ready[way].append(server.ready_seconds)
-                    for again in range(self._turns_a_start):
-                        self._measure_levels(server, self._turns_a_start * turn + again)
+                    self._measure_levels(server, turn)
                     if turn == self._rounds - 1:
                         self._overload[way] = self._overloaded(server)
 
@@ -118,8 +115,7 @@ class _Bench:
             "environment": engine_environment(),
             "prompt_tokens": _SHAPE.prompt_tokens,
             "generated_tokens": _SHAPE.max_tokens,
-            "turns": f"{self._rounds} starts of each server, one server at a time; {self._turns_a_start} turns each; "
-            "overload in the last",
+            "turns": f"{self._rounds} of each server, one server at a time; overload in the last",
             "ready_seconds": self._ready,
             "levels": {
                 name: {way: {**_medians(turns), "turns": turns} for way, turns in ways.items()}
@@ -135,6 +131,7 @@ class _Bench:
         }
 
     def _measure_levels(self, server: Served, turn: int) -> None:
+        self._warm_up(server, 32, seed=1000 * turn + 99)  # what is slower at first is slower for both, and varies
         for place, level in enumerate(self._levels):
             self._warm_up(server, level.concurrency or level.requests, seed=1000 * turn + 100 + place)
             figures = _figures(server, level.calls(), level.concurrency, seed=1000 * turn + place)

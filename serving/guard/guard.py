@@ -1,6 +1,5 @@
 """The guard: ASGI around the application that lets in what may come in, when it may, and remembers what happened."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from serving.guard.gate import authenticate, ready_facts
 from serving.guard.head import check_head, check_host, request_id
 from serving.guard.metrics import GuardMetrics
 from serving.guard.observer import Observation, Observer
+from serving.guard.promptly import within
 from serving.guard.record import AccessLog, Record
 from serving.guard.refusal import Refused
 from serving.guard.routes import find_route
@@ -171,8 +171,7 @@ class Guard:
             record.client_gone = True
 
     async def _send(self, entry: _Entry, message: Message) -> None:
-        async with asyncio.timeout(self._settings.times.send_seconds):
-            await entry.send(message)
+        await within(self._settings.times.send_seconds, entry.send(message))
 
     def _note_gone(self, record: Record) -> None:
         record.client_gone = True

@@ -38,6 +38,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["weakref.ref[FakeE
         return object()
 
     monkeypatch.setattr(supervisor, "start_engine", start)
+    monkeypatch.setattr(supervisor, "engine_processes", list)  # else this process's own children are ended
     monkeypatch.setattr(supervisor, "openai_app", done)
     monkeypatch.setattr(supervisor, "make_token", done)
     monkeypatch.setattr(supervisor, "note_outputs", lambda engine, note: None)

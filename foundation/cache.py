@@ -76,13 +76,19 @@ def remove_from_cache(names: Sequence[str], *, days_unused: float | None = None,
     ]
     for one in chosen:
         _check_idle(one)
-    for one in () if dry_run else chosen:
+    if not dry_run:
+        _remove(chosen)
+    return chosen
+
+
+def _remove(chosen: Sequence[Kept]) -> None:
+    for left in cache_folder().glob(f"*/{_REMOVED}*"):  # by a removal that was killed
+        shutil.rmtree(left)
+    for one in chosen:
         # Half of a removed folder must not look like a whole one.
         gone = one.path.with_name(f"{_REMOVED}{one.path.name}")
-        shutil.rmtree(gone, ignore_errors=True)
         one.path.rename(gone)
         shutil.rmtree(gone)
-    return chosen
 
 
 def _check_idle(kept: Kept) -> None:

@@ -78,3 +78,10 @@ def test_what_is_being_written_stays(cache: Path) -> None:
             remove_from_cache(["converted"])
         assert (cache / "converted/new").is_dir()
     assert len(remove_from_cache(["converted"])) == 2
+
+
+def test_what_a_killed_removal_left_goes_with_the_next(cache: Path) -> None:
+    (cache / "converted/old").rename(cache / "converted/.removed-old")
+    assert [kept.name for kept in list_cache()] == ["converted/new", "packages/a==1"]
+    remove_from_cache(["packages"])
+    assert names(cache) == {"converted/new"}

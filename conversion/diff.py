@@ -1,13 +1,11 @@
 """`mtnlg checkpoint diff`: two checkpoints of any formats and layouts, compared tensor by tensor."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from conversion.cast import dtype_name
@@ -15,10 +13,10 @@ from conversion.finished import open_finished
 from conversion.progress import progress_bar
 from conversion.source import WEIGHT, Source, bits
 from conversion.whole import whole_tensor
+from foundation.console import table_console
 from training.model.tensors import TensorSpec, tensor_table
 
 _SHOWN = 20
-_WIDTH = 200
 _FIELDS = {"num_layers", "hidden_size", "num_attention_heads", "sequence_length", "vocab_size", "layernorm_epsilon"}
 # Differences are computed in float64, so many elements at a time.
 _CHUNK = 1 << 22
@@ -79,7 +77,7 @@ def diff(first: Path, second: Path, *, all_tensors: bool = False, optimizer: boo
     if differing:
         shown = differing if all_tensors else differing[:_SHOWN]
         print()
-        Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH).print(_table(shown))
+        table_console().print(_table(shown))
         if len(shown) < len(differing):
             print(f"... and {len(differing) - len(shown)} more; --all lists them")
     print()

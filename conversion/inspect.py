@@ -2,25 +2,23 @@
 
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from conversion.cast import dtype_name
 from conversion.finished import checkpoint_files, open_finished
 from conversion.source import WEIGHT, Source
+from foundation.console import table_console
 from foundation.manifest import Manifest, read_manifest
 from training.model.tensors import tensor_table
 from training.parallel.layout import Layout
 
 # Where the output is not a terminal, which has a width of its own, lines are as long as they need to be.
-_WIDTH = 200
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def inspect(path: Path, *, all_tensors: bool = False, optimizer: bool = False, a
     for title, text in _summary_lines(summary).items():
         print(f"{title:<16}{text}")
     print()
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
+    console = table_console()
     console.print(_tensors_table(rows, optimizer))
 
 

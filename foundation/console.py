@@ -1,5 +1,7 @@
 """The terminal that people watch is standard error; standard output is for results."""
 
+import sys
+
 from rich.console import Console
 
 _PIPE_WIDTH = 200
@@ -11,8 +13,5 @@ def error_console() -> Console:
 
 
 def table_console() -> Console:
-    """A console on standard output for tables. A pipe has no width, and gets names and numbers whole."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    return console
+    """A console on standard output for tables, whose text is shown as it is. A pipe gets names and numbers whole."""
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)

@@ -14,13 +14,13 @@ from evaluation.comparison.paired_text import (
     difference_text,
     documents_text,
     nothing_shared,
-    output_console,
     p_text,
     plain_table,
     several_seeds,
 )
 from evaluation.run_folder import RunCell, RunFolder
 from evaluation.statistics import holm
+from foundation.console import table_console
 from foundation.errors import UserError
 from foundation.files import write_json
 
@@ -48,7 +48,7 @@ def compare(
     if not any(cell.difference for cell in runs.cells):
         raise UserError(nothing_shared(runs, (run_a, run_b)))
     adjusted = _adjusted(runs.cells)
-    console = output_console()
+    console = table_console()
     for name, run in (("A", first), ("B", second)):
         console.print(f"{name}  {describe_run(run)}")
     console.print()

@@ -13,13 +13,13 @@ from evaluation.comparison.paired_text import (
     difference_text,
     documents_text,
     nothing_shared,
-    output_console,
     p_text,
     plain_table,
     several_seeds,
 )
 from evaluation.run_folder import RunFolder
 from evaluation.statistics import detectable_drop, holm
+from foundation.console import table_console
 from foundation.errors import UserError
 
 _POWER = 0.8
@@ -66,7 +66,7 @@ def gate(run: Path, baseline: Path, *, alpha: float = 0.05, tolerance: float = 0
     if not any(cell.difference for cell in runs.cells):
         raise UserError(nothing_shared(runs, (baseline, run)))
     verdicts = judge(runs.cells, alpha, tolerance)
-    console = output_console()
+    console = table_console()
     console.print(f"run       {describe_run(candidate)}\nbaseline  {describe_run(base)}\n")
     console.print(_table(verdicts))
     console.print(FOOTNOTE.format(tests=_tested(verdicts), power=_POWER))

@@ -1,11 +1,9 @@
 """What comparisons and gates print alike."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from evaluation.comparison.paired import PairedCell, PairedRuns
@@ -13,7 +11,6 @@ from evaluation.run_folder import RunCell, RunFolder
 from evaluation.statistics import PairedDifference
 
 # Where the output is not a terminal, which has a width of its own, lines are as long as they need to be.
-_WIDTH = 200
 
 
 def describe_run(run: RunFolder) -> str:
@@ -36,11 +33,6 @@ def nothing_shared(runs: PairedRuns, paths: tuple[Path, Path]) -> str:
     others = sum(cell.other_data for cell in runs.cells)
     why = "rows under the same numbers differ: it is other data" if others else "they scored different ones"
     return f"{paths[0]} and {paths[1]} have no document in common: {why}"
-
-
-def output_console() -> Console:
-    """Standard output, plain text."""
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def plain_table(columns: Sequence[str], left: int) -> Table:

@@ -11,7 +11,6 @@ from evaluation.command import app as evaluate_app
 from foundation.cache_command import app as cache_app
 from foundation.dtypes import Dtype
 from foundation.errors import UserError
-from foundation.heap import set_heap_aside
 from serving.command import add_commands as add_serving_commands
 from training.corpus.command import app as corpus_app
 from training.planner.command import app as plan_app
@@ -268,9 +267,6 @@ def main() -> None:
     except KeyboardInterrupt:
         print("mtnlg: interrupted", file=sys.stderr)
         sys.exit(130)
-    finally:
-        # The interpreter would look through every library three times more before it ends.
-        set_heap_aside()
 
 
 if __name__ == "__main__":

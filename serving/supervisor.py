@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import collections
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,7 @@ class Supervisor:
         for path in self._shared_memory:
             path.unlink(missing_ok=True)
         self._load, self._shared_memory, self._state.engine = None, set(), None
+        gc.unfreeze()  # what is set aside when the process ends looks like a leak to some libraries
 
     async def _until_death(self) -> None:
         """Return never; raises EngineDiedError once the engine is gone, or silent and deaf."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from foundation.heap import set_heap_aside
 from training.corpus.libraries import need_libraries
 from training.corpus.quality.command import train_classifier_command
 
@@ -53,6 +54,8 @@ def build_command(
     from training.corpus.run import build_corpus
 
     build_corpus(config, overrides or [], stage=stage, dry_run=dry_run, ray_address=ray, workers=workers)
+    # The interpreter would look through every library three times more. Not where torch is: Triton then tells of leaks.
+    set_heap_aside()
 
 
 @app.command("demo")
